@@ -1,0 +1,60 @@
+# One command per intention; `make` alone lists them. Everything runs inside .venv, made on first use.
+
+PYTHON  ?= python3
+EXTRAS  ?= dev,docs,demo,bench
+BIN     := .venv/bin
+STAMP   := .venv/.installed
+SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup format lint types unit docs test demo figures bench-core clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# torch goes first and alone, so that the pinned build is in place before anything else asks for it.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (once; again when pyproject.toml or constraints.txt change)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@printf '%s\n' '$(EXTRAS)' > $@
+
+setup: $(STAMP)  ## create .venv and install the package with its tools
+
+format: $(STAMP)  ## rewrite the code in the house style
+	@$(BIN)/ruff check --quiet --fix $(SOURCES)
+	@$(BIN)/ruff format --quiet $(SOURCES)
+
+lint: $(STAMP)  ## check style, change nothing
+	@echo "lint";  $(BIN)/ruff check --quiet $(SOURCES) && $(BIN)/ruff format --quiet --check $(SOURCES)
+
+types: $(STAMP)  ## check types
+	@echo "types"; $(BIN)/mypy --no-error-summary
+
+unit: $(STAMP)
+	@echo "tests"; $(BIN)/pytest $(PYTEST_ARGS)
+
+docs: $(STAMP)  ## build the pages, broken links are errors
+	@echo "docs";  site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && \
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
+
+test:  ## everything a change must pass: lint, types, tests, docs
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory docs
+	@echo "all good"
+
+demo: $(STAMP)  ## a real embedding table, factored three ways
+	@$(BIN)/python examples/demo.py
+
+figures: $(STAMP)  ## redraw docs/img
+	@$(BIN)/python examples/figures.py
+
+bench-core: $(STAMP)  ## time and quality of every method
+	@$(BIN)/python benchmarks/core.py
+
+clean:  ## remove everything that can be made again
+	@rm -rf .venv build dist out site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find src tests docs examples benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

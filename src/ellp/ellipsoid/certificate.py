@@ -1,0 +1,148 @@
+r"""One pass over the rows proves how well an ellipsoid rounds ``f(x) = sum_i c_i |a_i.x|^p``.
+
+Let ``M = R^T R`` be any positive definite matrix, ``y_i = R^{-T} a_i`` the whitened rows, ``q_i = |y_i|^2`` and
+
+    G = sum_i c_i q_i^{p/2-1} y_i y_i^T        (trace G = sum_i c_i q_i^{p/2})
+
+with eigenvalues between ``l`` and ``u``. Since ``|y_i.z| <= q_i^{1/2} |z|``, Hoelder's inequality gives, for every x,
+
+    p <= 2:   |x|_M^p <= f(x) / l                       f(x) <= tr(G)^{1-p/2} u^{p/2} |x|_M^p
+    p >= 2:   |x|_M^p <= tr(G)^{p/2-1} l^{-p/2} f(x)    f(x) <= u |x|_M^p
+
+The next Lewis iterate ``M' = R^T G R`` is certified by the same pass, more tightly, because it is the weighted
+Gram matrix of the very weights that appear in G:
+
+    p <= 2:   alpha = l^{-(1-p/2)},    beta = tr(G)^{1-p/2}
+    p >= 2:   alpha = tr(G)^{p/2-1},   beta = l^{-(p/2-1)}
+
+so ``M'`` has distortion ``(tr(G) / l)^{|1-p/2|}``, which is the ideal ``d^{|1-p/2|}`` exactly when G is a multiple of
+the identity. No row has to be visited again. (Derivation: docs/how-it-works.md.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ellp.rows import Rows
+
+CPU_WHITEN_TILE = 128
+CPU_GRAM_TILE = 192
+
+
+@dataclass(frozen=True)
+class Ellipsoid:
+    """``{x : |x|_M <= 1}``, ``M = axes diag(sigma^2) axes^T``, with its proof.
+
+    For every x: ``|x|_M^p <= alpha f(x)`` and ``f(x) <= beta |x|_M^p`` (for p = inf, the same without powers).
+    ``sigma`` is descending; an axis along which f vanishes has sigma 0. ``steps`` counts passes over all rows.
+    """
+
+    axes: Any
+    sigma: Any
+    p: float
+    alpha: float
+    beta: float
+    steps: int
+
+    @property
+    def distortion(self) -> float:
+        return self.alpha * self.beta
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What one pass over the rows says about the ellipsoid it was whitened with."""
+
+    gram: Tensor
+    eigenvalues: Tensor
+    p: float
+    work: torch.dtype
+    mean_log: float = 0.0
+    """Mean of ``log q_i`` by weight: what the power mean of q becomes as p goes to 0."""
+
+    @property
+    def size(self) -> float:
+        """The factor by which M must grow so that ``sum_i c_i q_i^(p/2) = d``, as at the fixed point."""
+        if self.p == 0:
+            return math.exp(self.mean_log)
+        return float((self.trace / self.gram.shape[0]) ** (2 / self.p))
+
+    @property
+    def trace(self) -> float:
+        return float(self.eigenvalues.sum())
+
+    @property
+    def lowest(self) -> float:
+        return float(self.eigenvalues[0])
+
+    @property
+    def highest(self) -> float:
+        return float(self.eigenvalues[-1])
+
+    @property
+    def sound(self) -> bool:
+        """Whether rounding in the pass's own precision leaves the smallest eigenvalue meaningful."""
+        return math.isfinite(self.highest) and self.lowest > 100 * torch.finfo(self.work).eps * self.highest
+
+    def here(self) -> tuple[float, float]:
+        """alpha and beta of the ellipsoid M that the pass whitened with."""
+        half = self.p / 2
+        if self.p <= 2:
+            return 1 / self.lowest, self.trace ** (1 - half) * self.highest**half
+        return self.trace ** (half - 1) / self.lowest**half, self.highest
+
+    def after(self) -> tuple[float, float]:
+        """alpha and beta of the next Lewis iterate M' = R^T G R."""
+        power = abs(1 - self.p / 2)
+        ends = self.lowest**-power, self.trace**power
+        return ends if self.p <= 2 else (ends[1], ends[0])
+
+
+def sweep(rows: Rows, inverse: Tensor, p: float) -> Sweep:
+    """The whitened, reweighted Gram matrix G; ``inverse`` is R^-1 (float64, upper triangular)."""
+    whiten = rows.map_back(inverse).to(rows.work)
+    triangular = rows.plain and not rows.matrix.is_cuda
+    gram = torch.zeros(rows.width, rows.width, dtype=torch.float64, device=rows.device)
+    weight = rows.weight.to(rows.work)
+    logs = torch.zeros((), dtype=torch.float64, device=rows.device)
+    for span, block in rows.blocks():
+        white = _times_upper(block, whiten) if triangular else block @ whiten
+        length = torch.linalg.vector_norm(white, dim=1)
+        absent = length == 0
+        white *= (weight[span].sqrt() * length.pow(p / 2 - 1)).masked_fill_(absent, 0.0)[:, None]
+        gram += own_gram(white)
+        if p == 0:
+            logs += (rows.weight[span] * 2 * length.double().log().masked_fill_(absent, 0.0)).sum()
+    eigenvalues = torch.linalg.eigvalsh(gram)
+    total = float(eigenvalues.sum())
+    return Sweep(gram, eigenvalues, p, rows.work, float(logs) / total if p == 0 and total > 0 else 0.0)
+
+
+def own_gram(block: Tensor) -> Tensor:
+    """``block.T @ block``; on a CPU only its upper tiles are computed, which saves a third of the time."""
+    width = block.shape[1]
+    if block.is_cuda or width <= CPU_GRAM_TILE:
+        return block.T @ block
+    gram = torch.empty(width, width, dtype=block.dtype)
+    for first in range(0, width, CPU_GRAM_TILE):
+        last = min(first + CPU_GRAM_TILE, width)
+        torch.mm(block[:, first:last].T, block[:, first:], out=gram[first:last, first:])
+        gram[last:, first:last] = gram[first:last, last:].T
+    return gram
+
+
+def _times_upper(block: Tensor, upper: Tensor) -> Tensor:
+    """``block @ upper`` for an upper triangular matrix, skipping the zero tiles."""
+    width = upper.shape[1]
+    if width <= CPU_WHITEN_TILE:
+        return block @ upper
+    out = torch.empty(block.shape[0], width, dtype=block.dtype)
+    for first in range(0, width, CPU_WHITEN_TILE):
+        last = min(first + CPU_WHITEN_TILE, width)
+        torch.mm(block[:, :last], upper[:last, first:last], out=out[:, first:last])
+    return out

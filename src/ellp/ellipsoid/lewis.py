@@ -1,0 +1,240 @@
+"""The Lewis ellipsoid: the fixed point of ``M <- sum_i c_i (a_i^T M^-1 a_i)^(p/2-1) a_i a_i^T``.
+
+Set and guarantee: for ``0 < p < inf`` the fixed point rounds ``f(x) = sum_i c_i |a_i.x|^p`` within ``d^|1-p/2|``
+(Lewis 1978; computed as in Cohen and Peng 2015); p = 2 gives the SVD, p = 0 Tyler's M-estimator of scatter.
+
+The state is one upper triangular factor ``R``, ``M = R^T R``. A step whitens the rows with ``R^-1``, forms the
+reweighted Gram matrix ``G`` in whitened coordinates (one pass), and moves to ``R^T G^eta R``: ``eta = 1`` for p < 4,
+where the plain iteration contracts, and ``4/(p+2)`` above, the step that makes both ends of the linearised map's
+spectrum equally small. The pass certifies the ellipsoid it leaves behind (see :mod:`ellp.ellipsoid.certificate`).
+
+Few passes are needed because the first ellipsoid is solved on a sample of rows: its error looks like noise, and
+one full pass averages noise away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ellp.ellipsoid.certificate import Ellipsoid, Sweep, own_gram, sweep
+from ellp.errors import NotConverged
+from ellp.rows import Rows
+
+MAX_STEPS = 200
+SAMPLE_PER_AXIS = 8  # sampled rows per dimension: sampling noise is then about 1/sqrt(8) of each axis
+SAMPLE_TOL = 0.1  # solving the sample more exactly than its noise would buy nothing
+FLOAT32_LIMIT = 1e4  # condition number up to which whitened float32 passes are accurate
+GRAM_LIMIT = 1e6  # condition number up to which a float64 Gram matrix gives a usable factor
+RANK_ULPS = 16  # axes shorter than this many roundings of the longest are rounding noise, not data
+
+Progress = Callable[[int, float], None]
+
+
+def lewis(
+    rows: Rows,
+    p: float,
+    tol: float,
+    *,
+    max_steps: int = MAX_STEPS,
+    strict: bool = True,
+    start: Frame | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Ellipsoid:
+    """The Lewis ellipsoid of ``rows``, proved to be within ``1 + tol`` of the ideal distortion."""
+    found = iterate(start or first_frame(rows, p, seed), p, tol, max_steps, progress)
+    return delivered(found, p, tol, strict)
+
+
+def delivered(found: Certified, p: float, tol: float, strict: bool) -> Ellipsoid:
+    """The ellipsoid found, refused if ``strict`` and its proof falls short of ``tol``."""
+    ellipsoid = found.ellipsoid(p)
+    excess = found.excess(p)
+    if strict and not excess <= tol:
+        raise NotConverged(
+            f"need a distortion proved within {tol:.3g} of ideal, got {excess:.3g} after {found.steps} passes: raise "
+            "tol or max_steps, pass strict=False to accept the certificate as it is, or (p near 0) use a larger p",
+            ellipsoid,
+        )
+    return ellipsoid
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Rows, the factor R of the current ellipsoid in their coordinates, and its inverse (both float64)."""
+
+    rows: Rows
+    factor: Tensor
+    inverse: Tensor
+
+    @staticmethod
+    def at(rows: Rows, factor: Tensor) -> Frame:
+        identity = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
+        inverse = torch.linalg.solve_triangular(factor, identity, upper=True)
+        frame = Frame(rows, factor, inverse)
+        exact = rows.work == torch.float64 or frame.condition <= FLOAT32_LIMIT
+        return frame if exact else Frame(rows.precise(), factor, inverse)
+
+    @property
+    def condition(self) -> float:
+        """Condition number of R, exact within sqrt(d)."""
+        product = torch.linalg.matrix_norm(self.factor) * torch.linalg.matrix_norm(self.inverse)
+        value = float(product) / math.sqrt(max(1, self.factor.shape[0]))
+        return value if math.isfinite(value) else math.inf
+
+    def moved(self, triangle: Tensor, size: float) -> Frame:
+        """The frame whose factor is ``triangle @ R``, all axes stretched so that M grows by ``size``."""
+        return Frame.at(self.rows, triangle @ self.factor * math.sqrt(size))
+
+
+@dataclass(frozen=True)
+class Certified:
+    """An ellipsoid by its frame, its proof, and the passes it took."""
+
+    frame: Frame
+    alpha: float
+    beta: float
+    steps: int
+
+    @property
+    def distortion(self) -> float:
+        return self.alpha * self.beta
+
+    def excess(self, p: float) -> float:
+        """How far the proved distortion is above the fixed point's, relatively."""
+        width = max(1, self.frame.rows.width)
+        ideal = math.sqrt(width) if math.isinf(p) else width ** abs(1 - p / 2)
+        return self.distortion / ideal - 1 if math.isfinite(self.distortion) else math.inf
+
+    def ellipsoid(self, p: float) -> Ellipsoid:
+        rows = self.frame.rows
+        sigma, axes = principal_axes(self.frame)
+        if p == 0:  # f counts rows there, and no ellipsoid can absorb their unit
+            return Ellipsoid(axes, sigma * rows.scale, p, self.alpha / rows.unit, self.beta * rows.unit, self.steps)
+        unit = rows.unit if math.isinf(p) else rows.unit ** (1 / p)
+        return Ellipsoid(axes, sigma * rows.scale * unit, p, self.alpha, self.beta, self.steps)
+
+
+def iterate(frame: Frame, p: float, tol: float, max_steps: int, progress: Progress | None = None) -> Certified:
+    """Step until the certificate is within ``tol`` of ideal; the best ellipsoid proved, and all passes made."""
+    best = Certified(frame, math.inf, math.inf, 0)
+    step = 0
+    for step in range(1, max_steps + 1):
+        if frame.rows.width == 0:
+            return Certified(frame, 1.0, 1.0, step)
+        seen = sweep(frame.rows, frame.inverse, p)
+        if not seen.sound:
+            if frame.rows.work == torch.float64:
+                break  # degenerate (p near 0, too much mass on a subspace): the proof so far is what there is
+            frame = careful_frame(frame.rows, p)
+            continue
+        frame, now = _step(frame, seen, step)
+        best = now if now.distortion < best.distortion else best
+        if progress is not None:
+            progress(step, best.distortion)
+        if best.excess(p) <= tol:
+            break
+    return replace(best, steps=step)
+
+
+def _step(frame: Frame, seen: Sweep, step: int) -> tuple[Frame, Certified]:
+    """The next frame, and the ellipsoid this pass proved: the next one, or under damping the one it whitened with."""
+    p, width = seen.p, frame.rows.width
+    shape = seen.gram * (width / seen.trace)
+    if p < 4:
+        following = frame.moved(_upper_root(shape), seen.size)
+        stretch = (seen.size * width / seen.trace) ** (p / 2)  # M' here is this power of R^T G R
+        alpha, beta = seen.after()
+        return following, Certified(following, alpha * stretch, beta / stretch, step)
+    values, vectors = torch.linalg.eigh(shape)
+    damped = (vectors * values.pow(4 / (p + 2))) @ vectors.T
+    alpha, beta = seen.here()
+    return frame.moved(_upper_root(damped), seen.size), Certified(frame, alpha, beta, step)
+
+
+def _upper_root(gram: Tensor) -> Tensor:
+    return torch.linalg.cholesky(gram, upper=True)
+
+
+def first_frame(rows: Rows, p: float, seed: int) -> Frame:
+    """Where to start: the ellipsoid of a sample of rows where there are many, of all reweighted rows elsewhere."""
+    size = SAMPLE_PER_AXIS * max(rows.width, 256)
+    if rows.count > 2 * size:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = gram_frame(rows.sample(size, p, generator), p)
+        if drawn is not None:
+            solved = iterate(drawn, p, SAMPLE_TOL, max_steps=12)
+            if solved.frame.rows.basis is rows.basis and solved.steps:
+                return Frame.at(rows, solved.frame.factor)
+    return gram_frame(rows, p) or careful_frame(rows, p)
+
+
+def gram_frame(rows: Rows, p: float) -> Frame | None:
+    """The ellipsoid of rows weighted by ``c_i |a_i|^(p-2)``; None where a Gram matrix cannot resolve it."""
+    gram = torch.zeros(rows.width, rows.width, dtype=torch.float64, device=rows.device)
+    for _, block in _leveled(rows, p):
+        gram += own_gram(block)
+    factor, failed = torch.linalg.cholesky_ex(gram, upper=True)
+    if int(failed) != 0:
+        return None
+    frame = Frame.at(rows, factor)
+    return frame if frame.condition <= GRAM_LIMIT else None
+
+
+def careful_frame(rows: Rows, p: float) -> Frame:
+    """The same ellipsoid by orthogonal factorizations in float64, restricted to the row space if that is smaller."""
+    triangle = torch.zeros(0, rows.width, dtype=torch.float64, device=rows.device)
+    for _, block in _leveled(rows, p):
+        triangle = torch.linalg.qr(torch.cat([triangle, block]), mode="r").R
+    return triangle_frame(rows, triangle)
+
+
+def triangle_frame(rows: Rows, triangle: Tensor) -> Frame:
+    """The frame of ``R^T R``, on the axes of R that are more than rounding noise of the caller's numbers."""
+    _, values, axes = torch.linalg.svd(triangle, full_matrices=False)
+    if _rank(rows, values) == rows.width:
+        return Frame.at(rows.precise(), triangle)
+    return axes_frame(rows, values, axes.T)
+
+
+def axes_frame(rows: Rows, values: Tensor, axes: Tensor) -> Frame:
+    """The frame whose ellipsoid has these axes (columns, orthonormal) and values, noise axes left out."""
+    rank = _rank(rows, values)
+    return Frame.at(rows.precise().restricted(axes[:, :rank].contiguous()), torch.diag(values[:rank]))
+
+
+def _rank(rows: Rows, values: Tensor) -> int:
+    noise = torch.finfo(torch.float64 if rows.matrix.dtype == torch.float64 else torch.float32).eps
+    return int((values > RANK_ULPS * noise * values[0]).sum())
+
+
+def _leveled(rows: Rows, p: float) -> Iterator[tuple[slice, Tensor]]:
+    """Float64 blocks with each row multiplied by ``(c_i |a_i|^(p-2))^(1/2)``."""
+    for span, block in rows.precise().transformed():
+        length = torch.linalg.vector_norm(block, dim=1)
+        level = (rows.weight[span] * length.pow(min(p, 2.0) - 2)).sqrt().masked_fill_(length == 0, 0.0)
+        yield span, block * level[:, None]
+
+
+def principal_axes(frame: Frame) -> tuple[Tensor, Tensor]:
+    """Axis values (descending) and axes of ``M = R^T R`` in the metric's coordinates; missing axes get value 0."""
+    factor, basis = frame.factor, frame.rows.basis
+    if factor.shape[0] == 0 or frame.condition > FLOAT32_LIMIT:
+        _, sigma, across = torch.linalg.svd(factor)
+        axes = across.T
+    else:
+        squares, axes = torch.linalg.eigh(factor.T @ factor)
+        sigma, axes = squares.clamp(min=0).sqrt().flip(0), axes.flip(1)
+    return (sigma, axes) if basis is None else completed(sigma, basis @ axes)
+
+
+def completed(sigma: Tensor, axes: Tensor) -> tuple[Tensor, Tensor]:
+    """Axis values and orthonormal axes (d x r), completed to d axes; the new ones have value 0."""
+    full, rank = axes.shape
+    square, _ = torch.linalg.qr(axes, mode="complete")
+    return torch.cat([sigma, sigma.new_zeros(full - rank)]), torch.cat([axes, square[:, rank:]], dim=1)

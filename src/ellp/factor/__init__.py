@@ -1,0 +1,1 @@
+"""Ellipsoid, rank -> Factors."""

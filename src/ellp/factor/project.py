@@ -1,0 +1,90 @@
+r"""Keep the leading axes of an ellipsoid: ``A_k = A S V_k V_k^T S^-1``, measured and bounded.
+
+With ``P = V_k V_k^T`` and ``M = V diag(sigma^2) V^T`` the error ``(A - A_k) S = A S (I - P)`` satisfies, column by
+column, ``f((I-P) e_j) = sum_i c_i |E_ij|^p``, so the ellipsoid's certificate bounds it without looking at A:
+
+    (1/alpha) sum_j |(I-P) e_j|_M^p  <=  sum_i c_i sum_j |E_ij|^p  <=  beta sum_j |(I-P) e_j|_M^p
+
+for any orthogonal projection P. And no matrix of rank k at all has an error below the *floor*
+``T^(p/2) / (alpha (d-k)^(1-p/2))``, ``T = sum_{i>k} sigma_i^2`` (p <= 2; docs/how-it-works.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ellp.ellipsoid.certificate import Ellipsoid
+from ellp.errors import InputError
+from ellp.rows import Rows
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What an ellipsoid proves about the error of a projection, before any error is measured."""
+
+    lower: float
+    upper: float
+    floor: float
+
+
+Pair = tuple[Tensor, Tensor]
+"""left (n x k) and right (k x d), whose product approximates the matrix."""
+
+
+def power_sum(values: Tensor, p: float) -> Tensor:
+    """``sum |x|^p`` along the last dimension: a count of nonzeros at p = 0, the maximum at p = inf."""
+    if math.isinf(p):
+        return values.abs().amax(dim=-1)
+    if p == 0:
+        return (values != 0).to(values.dtype).sum(dim=-1)
+    if p == 1:
+        return values.abs().sum(dim=-1)
+    return values.square().sum(dim=-1) if p == 2 else values.abs().pow(p).sum(dim=-1)
+
+
+def bounds(ellipsoid: Ellipsoid, basis: Tensor) -> Bounds:
+    """Bounds for the projection onto the orthonormal columns of ``basis`` (d x k)."""
+    p, (width, rank) = ellipsoid.p, basis.shape
+    axes, sigma = ellipsoid.axes.double(), ellipsoid.sigma.double()
+    stretch = sigma[:, None] * (axes.T - (axes.T @ basis) @ basis.T)  # column j is D V^T (I-P) e_j
+    spread = float(power_sum(torch.linalg.vector_norm(stretch, dim=0), p))
+    return Bounds(spread / ellipsoid.alpha, spread * ellipsoid.beta, _floor(sigma[rank:], width, p) / ellipsoid.alpha)
+
+
+def _floor(tail: Tensor, width: int, p: float) -> float:
+    length, left_out = float(torch.linalg.vector_norm(tail)), tail.shape[0]
+    if length == 0.0:
+        return 0.0
+    if math.isinf(p):
+        return length / math.sqrt(left_out * width)
+    loss = left_out ** (1 - p / 2) if p <= 2 else (left_out * width) ** (p / 2 - 1)
+    return float(length**p / loss)
+
+
+def project(rows: Rows, basis: Tensor, dtype: torch.dtype) -> Pair:
+    """The pair that projects every row, in the metric, onto the orthonormal columns of ``basis`` (d x k)."""
+    onto = basis if rows.metric is None else rows.metric @ basis
+    right = rows.unmeasured(basis.T).to(dtype)
+    left = torch.empty(rows.count, basis.shape[1], dtype=dtype, device=rows.device)
+    onto = onto.to(rows.work)
+    for span, block in rows.blocks():
+        torch.mul(block @ onto, rows.scale, out=left[span])
+    if not bool(torch.isfinite(left.sum())):
+        raise InputError(f"need factors that fit {dtype}, got an overflow: pass the matrix in a wider dtype")
+    return left, right
+
+
+def weighted_error(rows: Rows, left: Tensor, right: Tensor, p: float) -> float:
+    """``sum_i c_i sum_j |((A - left right) S)_ij|^p``, measured on the factors as they are stored."""
+    total = torch.zeros((), dtype=torch.float64, device=rows.device)
+    right = right.to(rows.work)
+    metric = None if rows.metric is None else rows.metric.to(rows.work)
+    for span, block in rows.blocks():
+        residual = torch.addmm(block, left[span].to(rows.work) / rows.scale, right, alpha=-1)
+        cost = power_sum(residual if metric is None else residual @ metric, p).double() * rows.weight[span]
+        total = torch.maximum(total, cost.max()) if math.isinf(p) else total + cost.sum()
+    return float(total) * rows.unit * (rows.scale if math.isinf(p) else rows.scale**p)

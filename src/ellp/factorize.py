@@ -1,0 +1,404 @@
+"""The front door of the mathematics: from a caller's array to factors with a certificate, and back."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ellp.ellipsoid.certificate import Ellipsoid
+from ellp.ellipsoid.john import john
+from ellp.ellipsoid.lewis import MAX_STEPS, lewis
+from ellp.ellipsoid.loewner import loewner
+from ellp.ellipsoid.sketch import sketched_frame
+from ellp.errors import InputError
+from ellp.factor.project import bounds, power_sum, project, weighted_error
+from ellp.factor.refine import refine_entries, refine_rows
+from ellp.factor.svd import singular_ellipsoid
+from ellp.rows import Rows, first_bad_row, read_rows
+
+Array = Any
+"""A NumPy array or a torch tensor; results come back as the same kind."""
+
+Method = Literal["lewis", "loewner", "sketch", "svd"]
+Refine = Literal["entries", "rows"]
+Progress = Callable[[str, int, float], None]
+"""Called after each step with the stage's name, the step's number, and the distortion or cost reached."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved and what was measured about a factorization.
+
+    For every direction x, ``|x|_M^p <= alpha f(x)`` and ``f(x) <= beta |x|_M^p``, where ``f(x) = sum_i c_i |a_i.x|^p``.
+    The error is ``sum_i c_i sum_j |((A - A_k) S)_ij|^p`` (at p = inf the largest ``c_i |.|``): ``lower`` and ``upper``
+    bound it from the ellipsoid alone, ``error`` is the measured value, and no matrix of this rank has an error below
+    ``floor``. ``steps`` counts passes over all rows (cuts, for the ellipsoid method).
+    """
+
+    p: float
+    alpha: float
+    beta: float
+    lower: float
+    upper: float
+    floor: float
+    error: float
+    steps: int
+
+    @property
+    def distortion(self) -> float:
+        """The proved distortion ``alpha * beta``; the ideal is ``d^|1-p/2|``."""
+        return self.alpha * self.beta
+
+
+@dataclass(frozen=True)
+class Factors:
+    """``left @ right`` (n x k times k x d) approximates A; ``sigma`` and ``axes`` describe the ellipsoid used.
+
+    ``sigma`` holds all axis values in descending order, ``axes`` the matching axes as columns. For a matrix wider than
+    tall the ellipsoid is that of its transpose, and ``axes`` are n x n.
+    """
+
+    left: Array
+    right: Array
+    sigma: Array
+    axes: Array
+    rank: int
+    certificate: Certificate
+
+
+class RelativeError(NamedTuple):
+    """Error over size, in the l_p norm of the entries and of the rows' Euclidean lengths."""
+
+    entries: float
+    rows: float
+
+
+def factorize(
+    A: Array,
+    rank: int,
+    p: float = 1.0,
+    importance: Array | None = None,
+    metric: Array | None = None,
+    method: Method = "lewis",
+    tol: float = 0.05,
+    refine: Refine | None = None,
+    seed: int = 0,
+    *,
+    max_steps: int = MAX_STEPS,
+    strict: bool = True,
+    progress: Progress | None = None,
+) -> Factors:
+    """Factor A (n x d) into two matrices of the given rank along the main axes of the l_p ellipsoid of its rows.
+
+    ``importance`` (n, nonnegative) weighs rows. ``metric`` weighs directions of a row's error e by ``e H e^T``: a
+    symmetric positive definite d x d matrix is read as H, any other invertible one as its factor S, ``H = S S^T``.
+    ``tol`` is how far above the ideal distortion ``d^|1-p/2|`` the *proved* one may be; if it cannot be proved within
+    ``max_steps`` passes, ``strict`` raises :class:`ellp.NotConverged`, otherwise the honest certificate is returned.
+
+    >>> import torch, ellp
+    >>> factors = ellp.factorize(torch.randn(1000, 64, generator=torch.manual_seed(0)), rank=16)
+    >>> factors.left.shape, factors.right.shape
+    (torch.Size([1000, 16]), torch.Size([16, 64]))
+    >>> factors.certificate.lower <= factors.certificate.error <= factors.certificate.upper
+    True
+    """
+    caller = Caller(A)
+    _check_options(rank, p, method, refine)
+    n, d = caller.matrix.shape
+    weight, factor = caller.importance(importance), caller.metric(metric)
+    solver = _Solver(p, method, tol, refine, seed, max_steps, strict, progress)
+    if n >= d:
+        solved = solver.solve(read_rows(caller.matrix, weight, factor), rank, caller.dtype)
+    else:
+        solved = _wide(caller.matrix, weight, factor, solver, rank, caller.dtype)
+    if rank >= min(n, d):
+        solved = _exact(caller.matrix, solved, caller.dtype)
+    left, right, ellipsoid, certificate = solved
+    return Factors(
+        left=caller.back(left),
+        right=caller.back(right),
+        sigma=caller.back(ellipsoid.sigma, wide=True),
+        axes=caller.back(ellipsoid.axes, wide=True),
+        rank=int(left.shape[1]),
+        certificate=certificate,
+    )
+
+
+def svd(A: Array, rank: int, importance: Array | None = None, metric: Array | None = None) -> Factors:
+    """The l_2 baseline: the truncated SVD of A, weighted if asked, in the same clothes as :func:`factorize`.
+
+    >>> import numpy as np, ellp
+    >>> A = np.diag([3.0, 2.0, 1.0])
+    >>> ellp.svd(A, rank=2).certificate.error
+    1.0
+    """
+    return factorize(A, rank, p=2.0, importance=importance, metric=metric, method="svd")
+
+
+def lewis_ellipsoid(
+    A: Array,
+    p: float = 1.0,
+    importance: Array | None = None,
+    metric: Array | None = None,
+    tol: float = 0.05,
+    seed: int = 0,
+    *,
+    max_steps: int = MAX_STEPS,
+    strict: bool = True,
+) -> Ellipsoid:
+    """The Lewis ellipsoid of the rows of A, for any p from 0 (Tyler's scatter) to infinity (John's ellipsoid).
+
+    >>> import numpy as np, ellp
+    >>> ellp.lewis_ellipsoid(np.eye(3)).distortion  # the cross-polytope: d^(1/2)
+    1.7320508075688772
+    """
+    return _ellipsoid(A, importance, metric, _Solver(p, "lewis", tol, None, seed, max_steps, strict, None))
+
+
+def loewner_ellipsoid(
+    A: Array, p: float = 1.0, importance: Array | None = None, metric: Array | None = None
+) -> Ellipsoid:
+    """An ellipsoid around ``{x : f(x) <= 1}`` by the ellipsoid method: the slow reference, for a few dozen columns."""
+    return _ellipsoid(A, importance, metric, _Solver(p, "loewner"))
+
+
+def sketched_ellipsoid(
+    A: Array, p: float = 1.0, importance: Array | None = None, metric: Array | None = None, seed: int = 0
+) -> Ellipsoid:
+    """The randomized ellipsoid: one pass sketches the rows, a second certifies and sharpens it (0 < p <= 2)."""
+    return _ellipsoid(A, importance, metric, _Solver(p, "sketch", seed=seed))
+
+
+def relative_error(A: Array, factors: Factors, p: float = 1.0) -> RelativeError:
+    """``(||A - A_k|| / ||A||)`` in l_p, over entries and over the Euclidean lengths of rows.
+
+    >>> import numpy as np, ellp
+    >>> A = np.diag([3.0, 1.0])
+    >>> ellp.relative_error(A, ellp.svd(A, rank=1), p=1.0)
+    RelativeError(entries=0.25, rows=0.25)
+    """
+    _check_p(p)
+    rows = read_rows(Caller(A).matrix, None, None)
+    left, right = (Caller(part).matrix.to(rows.device) for part in (factors.left, factors.right))
+    if left.shape[0] != rows.count or right.shape[1] != rows.matrix.shape[1]:
+        raise InputError(
+            f"need factors of a matrix of shape {tuple(rows.matrix.shape)}, got factors of shape "
+            f"{(left.shape[0], right.shape[1])}: pass the matrix that was factored"
+        )
+    sums = torch.zeros(2, 2, dtype=torch.float64, device=rows.device)
+    for span, block in rows.blocks():
+        residual = torch.addmm(block, left[span].to(rows.work) / rows.scale, right.to(rows.work), alpha=-1)
+        part = torch.stack([_both_norms(residual, p), _both_norms(block, p)])
+        sums = torch.maximum(sums, part) if math.isinf(p) else sums + part
+    ratios = torch.where(sums[0] == 0, sums[0], sums[0] / sums[1])
+    root = 1.0 if p == 0 or math.isinf(p) else 1 / p
+    return RelativeError(*(float(ratio) ** root for ratio in ratios))
+
+
+def _both_norms(block: Tensor, p: float) -> Tensor:
+    """Power sums over all entries, and over all rows' lengths."""
+    lengths = torch.linalg.vector_norm(block, dim=1)
+    rows = power_sum(block, p).double()
+    entries = rows.max() if math.isinf(p) else rows.sum()
+    return torch.stack([entries, power_sum(lengths.double(), p)])
+
+
+class Caller:
+    """The caller's kind, dtype and device: arrays come in through here and go back the same way."""
+
+    def __init__(self, array: Array) -> None:
+        self.numpy = not isinstance(array, Tensor)
+        tensor = _tensor(array)
+        if tensor.ndim != 2:
+            raise InputError(f"need a matrix, got an array with shape {tuple(tensor.shape)}: pass two dimensions")
+        if tensor.is_complex():
+            raise InputError(f"need real numbers, got {tensor.dtype}: factor real and imaginary parts apart")
+        if not tensor.is_floating_point():
+            tensor = tensor.to(torch.float64 if self.numpy else torch.get_default_dtype())
+        self.matrix = tensor
+        self.dtype = tensor.dtype
+
+    def back(self, tensor: Tensor, wide: bool = False) -> Array:
+        """A result as the caller's kind and dtype; ``wide`` results of half-precision input are float32."""
+        dtype = torch.float32 if wide and self.dtype.itemsize == 2 else self.dtype
+        tensor = tensor.to(dtype)
+        return tensor.numpy() if self.numpy else tensor
+
+    def importance(self, importance: Array | None) -> Tensor | None:
+        if importance is None:
+            return None
+        weight = _tensor(importance).to(self.matrix.device, torch.float64).reshape(-1)
+        if weight.shape[0] != self.matrix.shape[0]:
+            raise InputError(
+                f"need one importance per row ({self.matrix.shape[0]}), got {weight.shape[0]}: check the order and count"
+            )
+        bad = ~torch.isfinite(weight) | (weight < 0)
+        if bool(bad.any()):
+            row = int(bad.to(torch.uint8).argmax())
+            raise InputError(
+                f"need importances that are finite and not negative, got {float(weight[row])} for row {row}: set it to 0 "
+                "to ignore the row"
+            )
+        if float(weight.max()) == 0.0:
+            raise InputError("need at least one positive importance, got all zeros: leave importance out to weigh evenly")
+        return weight
+
+    def metric(self, metric: Array | None) -> Tensor | None:
+        """The factor S of the metric, ``H = S S^T`` (float64)."""
+        if metric is None:
+            return None
+        given = _tensor(metric).to(self.matrix.device, torch.float64)
+        d = self.matrix.shape[1]
+        if given.shape != (d, d):
+            raise InputError(f"need a {d} x {d} metric, one row per column of A, got shape {tuple(given.shape)}")
+        if not bool(torch.isfinite(given).all()):
+            raise InputError(f"need a finite metric, got {first_bad_row(given)}: repair it, for instance by adding c * I")
+        advice = "add a multiple of the identity"
+        if torch.allclose(given, given.T, rtol=1e-6, atol=1e-9 * float(given.abs().max())):
+            values, vectors = torch.linalg.eigh((given + given.T) / 2)
+            if not float(values[0]) > d * torch.finfo(torch.float64).eps * float(values[-1]):
+                raise InputError(
+                    f"need a positive definite metric, got eigenvalues from {float(values[0]):.3g} to "
+                    f"{float(values[-1]):.3g}: {advice}"
+                )
+            return (vectors * values.sqrt()) @ vectors.T
+        values = torch.linalg.svdvals(given)
+        if not float(values[-1]) > d * torch.finfo(torch.float64).eps * float(values[0]):
+            raise InputError(f"need an invertible factor of the metric, got a singular one: {advice} to its square")
+        return given
+
+
+def _tensor(array: Array) -> Tensor:
+    if isinstance(array, Tensor):
+        if array.layout != torch.strided:
+            raise InputError(f"need a dense tensor, got layout {array.layout}: call .to_dense() first")
+        return array.detach()
+    values = np.asarray(array)
+    if values.dtype.kind not in "fiub":
+        raise InputError(f"need real numbers, got dtype {values.dtype}: convert the array to a float dtype")
+    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        values = values.astype(np.float64)
+    values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
+    with warnings.catch_warnings():  # a read-only array is fine: nothing here writes into the caller's memory
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(values)
+
+
+def _check_p(p: float) -> None:
+    if not p >= 0:
+        raise InputError(f"need p of 0 or more, got {p}: 1 is robust, 2 is the SVD")
+
+
+def _check_options(rank: int, p: float, method: str, refine: str | None) -> None:
+    _check_p(p)
+    if isinstance(rank, bool) or int(rank) != rank or rank < 1:
+        raise InputError(f"need a rank of at least 1, got {rank}: pass a positive whole number")
+    if method not in get_args(Method):
+        raise InputError(f"need a method out of {', '.join(get_args(Method))}, got {method!r}: pass one of these")
+    if refine is not None and refine not in get_args(Refine):
+        raise InputError(f"need refine to be None or one of {', '.join(get_args(Refine))}, got {refine!r}")
+
+
+Solved = tuple[Tensor, Tensor, Ellipsoid, Certificate]
+
+
+@dataclass(frozen=True)
+class _Solver:
+    """The options of a factorization, applied to rows that are at least as many as their columns."""
+
+    p: float
+    method: Method
+    tol: float = 0.05
+    refine: Refine | None = None
+    seed: int = 0
+    max_steps: int = MAX_STEPS
+    strict: bool = True
+    progress: Progress | None = None
+
+    def ellipsoid(self, rows: Rows) -> Ellipsoid:
+        if self.method == "svd":
+            return singular_ellipsoid(rows, self.p)
+        if self.method == "loewner":
+            return loewner(rows, self.p)
+        told = self._stage("ellipsoid")
+        if self.method == "sketch":
+            start = sketched_frame(rows, self.p, self.seed)
+            found = lewis(rows, self.p, self.tol, max_steps=1, strict=False, start=start, progress=told)
+            return replace(found, steps=found.steps + 1)
+        if math.isinf(self.p):
+            return john(rows, self.tol, max_steps=self.max_steps, strict=self.strict, progress=told)
+        return lewis(
+            rows, self.p, self.tol, max_steps=self.max_steps, strict=self.strict, seed=self.seed, progress=told
+        )
+
+    def solve(self, rows: Rows, rank: int, dtype: torch.dtype) -> Solved:
+        ellipsoid = self.ellipsoid(rows)
+        basis = ellipsoid.axes[:, : min(rank, ellipsoid.axes.shape[1])].double()
+        if self.refine == "rows":
+            basis = refine_rows(rows, basis, self.p, self._stage("refine rows"))
+        proved = bounds(ellipsoid, basis)
+        if self.refine == "entries":
+            left, right = refine_entries(rows, basis, self.p, self._stage("refine entries"))
+            left, right = left.to(dtype), rows.unmeasured(right.double()).to(dtype)
+            proved = replace(proved, lower=proved.floor)
+        else:
+            left, right = project(rows, basis, dtype)
+        error = weighted_error(rows, left, right, self.p)
+        certificate = Certificate(
+            self.p, ellipsoid.alpha, ellipsoid.beta, proved.lower, proved.upper, proved.floor, error, ellipsoid.steps
+        )
+        return left, right, ellipsoid, certificate
+
+    def _stage(self, name: str) -> Callable[[int, float], None] | None:
+        progress = self.progress
+        return None if progress is None else lambda step, value: progress(name, step, value)
+
+
+def _ellipsoid(A: Array, importance: Array | None, metric: Array | None, solver: _Solver) -> Ellipsoid:
+    _check_p(solver.p)
+    caller = Caller(A)
+    found = solver.ellipsoid(read_rows(caller.matrix, caller.importance(importance), caller.metric(metric)))
+    return replace(found, axes=caller.back(found.axes, wide=True), sigma=caller.back(found.sigma, wide=True))
+
+
+def _wide(
+    matrix: Tensor, weight: Tensor | None, factor: Tensor | None, solver: _Solver, rank: int, dtype: torch.dtype
+) -> Solved:
+    """A matrix wider than tall, through its transpose: the entrywise cost is the same, once weights are folded in."""
+    folded, level = matrix, None
+    if factor is not None:
+        folded = folded.double() @ factor
+    if weight is not None:
+        if solver.p == 0:
+            raise InputError("need no importance for a wide matrix at p = 0, where rows only count: leave it out")
+        level = weight if math.isinf(solver.p) else weight.pow(1 / solver.p)
+        folded = folded.double() * level[:, None]
+    plain = folded is matrix
+    tall, across, ellipsoid, certificate = solver.solve(
+        read_rows(folded.T, None, None), rank, dtype if plain else torch.float64
+    )
+    left, right = across.T, tall.T
+    if level is not None:
+        ignored = level == 0
+        left = left / level.masked_fill(ignored, 1.0)[:, None]
+        target = matrix[ignored].double() if factor is None else matrix[ignored].double() @ factor
+        left[ignored] = torch.linalg.lstsq(right.T, target.T).solution.T
+    if factor is not None:
+        right = torch.linalg.solve(factor.T, right.T).T
+    return left.to(dtype).contiguous(), right.to(dtype).contiguous(), ellipsoid, certificate
+
+
+def _exact(matrix: Tensor, solved: Solved, dtype: torch.dtype) -> Solved:
+    """Nothing is lost at full rank: the matrix itself, beside an identity."""
+    n, d = matrix.shape
+    identity = torch.eye(min(n, d), dtype=dtype, device=matrix.device)
+    left, right = (matrix.clone(), identity) if n >= d else (identity, matrix.clone())
+    certificate = replace(solved[3], lower=0.0, upper=0.0, floor=0.0, error=0.0)
+    return left, right, solved[2], certificate
