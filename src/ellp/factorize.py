@@ -237,17 +237,19 @@ class Caller:
         weight = _tensor(importance).to(self.matrix.device, torch.float64).reshape(-1)
         if weight.shape[0] != self.matrix.shape[0]:
             raise InputError(
-                f"need one importance per row ({self.matrix.shape[0]}), got {weight.shape[0]}: check the order and count"
+                f"need one importance per row ({self.matrix.shape[0]}), got {weight.shape[0]}: check their count"
             )
         bad = ~torch.isfinite(weight) | (weight < 0)
         if bool(bad.any()):
             row = int(bad.to(torch.uint8).argmax())
             raise InputError(
-                f"need importances that are finite and not negative, got {float(weight[row])} for row {row}: set it to 0 "
-                "to ignore the row"
+                f"need importances that are finite and not negative, got {float(weight[row])} for row {row}: set it "
+                "to 0 to ignore the row"
             )
         if float(weight.max()) == 0.0:
-            raise InputError("need at least one positive importance, got all zeros: leave importance out to weigh evenly")
+            raise InputError(
+                "need at least one positive importance, got all zeros: leave importance out to weigh evenly"
+            )
         return weight
 
     def metric(self, metric: Array | None) -> Tensor | None:
@@ -259,7 +261,9 @@ class Caller:
         if given.shape != (d, d):
             raise InputError(f"need a {d} x {d} metric, one row per column of A, got shape {tuple(given.shape)}")
         if not bool(torch.isfinite(given).all()):
-            raise InputError(f"need a finite metric, got {first_bad_row(given)}: repair it, for instance by adding c * I")
+            raise InputError(
+                f"need a finite metric, got {first_bad_row(given)}: repair it, for instance by adding c * I"
+            )
         advice = "add a multiple of the identity"
         if torch.allclose(given, given.T, rtol=1e-6, atol=1e-9 * float(given.abs().max())):
             values, vectors = torch.linalg.eigh((given + given.T) / 2)
@@ -268,7 +272,8 @@ class Caller:
                     f"need a positive definite metric, got eigenvalues from {float(values[0]):.3g} to "
                     f"{float(values[-1]):.3g}: {advice}"
                 )
-            return (vectors * values.sqrt()) @ vectors.T
+            root: Tensor = (vectors * values.sqrt()) @ vectors.T
+            return root
         values = torch.linalg.svdvals(given)
         if not float(values[-1]) > d * torch.finfo(torch.float64).eps * float(values[0]):
             raise InputError(f"need an invertible factor of the metric, got a singular one: {advice} to its square")
@@ -335,7 +340,13 @@ class _Solver:
         if math.isinf(self.p):
             return john(rows, self.tol, max_steps=self.max_steps, strict=self.strict, progress=told)
         return lewis(
-            rows, self.p, self.tol, max_steps=self.max_steps, strict=self.strict, seed=self.seed, progress=told
+            rows,
+            self.p,
+            self.tol,
+            max_steps=self.max_steps,
+            strict=self.strict,
+            seed=self.seed,
+            progress=told,
         )
 
     def solve(self, rows: Rows, rank: int, dtype: torch.dtype) -> Solved:
@@ -352,7 +363,14 @@ class _Solver:
             left, right = project(rows, basis, dtype)
         error = weighted_error(rows, left, right, self.p)
         certificate = Certificate(
-            self.p, ellipsoid.alpha, ellipsoid.beta, proved.lower, proved.upper, proved.floor, error, ellipsoid.steps
+            self.p,
+            ellipsoid.alpha,
+            ellipsoid.beta,
+            proved.lower,
+            proved.upper,
+            proved.floor,
+            error,
+            ellipsoid.steps,
         )
         return left, right, ellipsoid, certificate
 
@@ -369,7 +387,12 @@ def _ellipsoid(A: Array, importance: Array | None, metric: Array | None, solver:
 
 
 def _wide(
-    matrix: Tensor, weight: Tensor | None, factor: Tensor | None, solver: _Solver, rank: int, dtype: torch.dtype
+    matrix: Tensor,
+    weight: Tensor | None,
+    factor: Tensor | None,
+    solver: _Solver,
+    rank: int,
+    dtype: torch.dtype,
 ) -> Solved:
     """A matrix wider than tall, through its transpose: the entrywise cost is the same, once weights are folded in."""
     folded, level = matrix, None

@@ -55,11 +55,15 @@ class Rows:
     def device(self) -> torch.device:
         return self.matrix.device
 
+    @property
+    def block(self) -> int:
+        """Rows in a full block."""
+        return CUDA_BLOCK if self.matrix.is_cuda else CPU_BLOCK
+
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """The matrix in caller's columns (not transformed), rescaled, in the working precision."""
-        size = CUDA_BLOCK if self.matrix.is_cuda else CPU_BLOCK
-        for first in range(0, self.count, size):
-            span = slice(first, min(first + size, self.count))
+        for first in range(0, self.count, self.block):
+            span = slice(first, min(first + self.block, self.count))
             block = self.matrix[span].to(self.work)
             yield span, block if self.scale == 1.0 else block / self.scale
 
@@ -132,9 +136,7 @@ def read_rows(matrix: Tensor, importance: Tensor | None, factor: Tensor | None) 
     low, high = torch.aminmax(matrix)
     largest = max(-float(low), float(high))
     if not math.isfinite(largest):
-        raise InputError(
-            f"need finite entries, got {first_bad_row(matrix)}: drop or repair that row before factoring"
-        )
+        raise InputError(f"need finite entries, got {first_bad_row(matrix)}: drop or repair that row before factoring")
     ordinary = largest == 0.0 or 1 / ORDINARY <= largest <= ORDINARY
     scale = 1.0 if ordinary else 2.0 ** math.floor(math.log2(largest))
     if importance is None:

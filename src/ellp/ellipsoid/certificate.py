@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ellp.rows import Rows
 
-CPU_WHITEN_TILE = 128
+CPU_WHITEN_TILE = 96
 CPU_GRAM_TILE = 192
 
 
@@ -107,42 +107,44 @@ def sweep(rows: Rows, inverse: Tensor, p: float) -> Sweep:
     """The whitened, reweighted Gram matrix G; ``inverse`` is R^-1 (float64, upper triangular)."""
     whiten = rows.map_back(inverse).to(rows.work)
     triangular = rows.plain and not rows.matrix.is_cuda
-    gram = torch.zeros(rows.width, rows.width, dtype=torch.float64, device=rows.device)
+    buffer = torch.empty(min(rows.block, rows.count), rows.width, dtype=rows.work, device=rows.device)
+    total = GramSum(rows)
     weight = rows.weight.to(rows.work)
     logs = torch.zeros((), dtype=torch.float64, device=rows.device)
     for span, block in rows.blocks():
-        white = _times_upper(block, whiten) if triangular else block @ whiten
+        white = buffer[: block.shape[0]]
+        _times_upper(block, whiten, white) if triangular else torch.mm(block, whiten, out=white)
         length = torch.linalg.vector_norm(white, dim=1)
         absent = length == 0
         white *= (weight[span].sqrt() * length.pow(p / 2 - 1)).masked_fill_(absent, 0.0)[:, None]
-        gram += own_gram(white)
+        total.add(white)
         if p == 0:
             logs += (rows.weight[span] * 2 * length.double().log().masked_fill_(absent, 0.0)).sum()
-    eigenvalues = torch.linalg.eigvalsh(gram)
-    total = float(eigenvalues.sum())
-    return Sweep(gram, eigenvalues, p, rows.work, float(logs) / total if p == 0 and total > 0 else 0.0)
+    gram = total.matrix()
+    mean_log = float(logs / gram.trace()) if p == 0 else 0.0
+    return Sweep(gram, torch.linalg.eigvalsh(gram), p, rows.work, mean_log)
 
 
-def own_gram(block: Tensor) -> Tensor:
-    """``block.T @ block``; on a CPU only its upper tiles are computed, which saves a third of the time."""
-    width = block.shape[1]
-    if block.is_cuda or width <= CPU_GRAM_TILE:
-        return block.T @ block
-    gram = torch.empty(width, width, dtype=block.dtype)
-    for first in range(0, width, CPU_GRAM_TILE):
-        last = min(first + CPU_GRAM_TILE, width)
-        torch.mm(block[:, first:last].T, block[:, first:], out=gram[first:last, first:])
-        gram[last:, first:last] = gram[first:last, last:].T
-    return gram
+class GramSum:
+    """The sum of ``block.T @ block`` over blocks, in float64; on a CPU only upper tiles are computed until the end."""
+
+    def __init__(self, rows: Rows, width: int | None = None) -> None:
+        width = rows.width if width is None else width
+        self.total = torch.zeros(width, width, dtype=torch.float64, device=rows.device)
+        self.tile = width if rows.matrix.is_cuda else CPU_GRAM_TILE
+
+    def add(self, block: Tensor) -> None:
+        for first in range(0, self.total.shape[0], self.tile):
+            part = block[:, first : first + self.tile].T @ block[:, first:]
+            self.total[first : first + self.tile, first:] += part
+
+    def matrix(self) -> Tensor:
+        return self.total.triu() + self.total.triu(1).T
 
 
-def _times_upper(block: Tensor, upper: Tensor) -> Tensor:
+def _times_upper(block: Tensor, upper: Tensor, out: Tensor) -> None:
     """``block @ upper`` for an upper triangular matrix, skipping the zero tiles."""
     width = upper.shape[1]
-    if width <= CPU_WHITEN_TILE:
-        return block @ upper
-    out = torch.empty(block.shape[0], width, dtype=block.dtype)
     for first in range(0, width, CPU_WHITEN_TILE):
         last = min(first + CPU_WHITEN_TILE, width)
         torch.mm(block[:, :last], upper[:last, first:last], out=out[:, first:last])
-    return out

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ellp.ellipsoid.certificate import Ellipsoid, own_gram
+from ellp.ellipsoid.certificate import Ellipsoid, GramSum
 from ellp.ellipsoid.lewis import MAX_STEPS, Certified, Frame, careful_frame, delivered, gram_frame
 from ellp.rows import Rows
 
@@ -53,10 +53,10 @@ def _pass(frame: Frame, share: Tensor) -> tuple[Tensor, Tensor]:
     """``q`` of every row, and the whitened Gram matrix of the weights ``share * q``."""
     rows, reach = frame.rows, torch.empty_like(share)
     inverse = rows.map_back(frame.inverse).to(rows.work)
-    gram = torch.zeros(rows.width, rows.width, dtype=torch.float64, device=rows.device)
+    gram = GramSum(rows)
     for span, block in rows.blocks():
         white = (block @ inverse) * rows.weight[span].sqrt()[:, None].to(rows.work)
         reach[span] = torch.linalg.vector_norm(white, dim=1).double().square()
         white *= (share[span] * reach[span]).sqrt()[:, None]
-        gram += own_gram(white)
-    return reach, gram
+        gram.add(white)
+    return reach, gram.matrix()

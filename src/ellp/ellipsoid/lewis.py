@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ellp.ellipsoid.certificate import Ellipsoid, Sweep, own_gram, sweep
+from ellp.ellipsoid.certificate import Ellipsoid, GramSum, Sweep, sweep
 from ellp.errors import NotConverged
 from ellp.rows import Rows
 
@@ -158,7 +158,8 @@ def _step(frame: Frame, seen: Sweep, step: int) -> tuple[Frame, Certified]:
 
 
 def _upper_root(gram: Tensor) -> Tensor:
-    return torch.linalg.cholesky(gram, upper=True)
+    root: Tensor = torch.linalg.cholesky(gram, upper=True)
+    return root
 
 
 def first_frame(rows: Rows, p: float, seed: int) -> Frame:
@@ -176,10 +177,10 @@ def first_frame(rows: Rows, p: float, seed: int) -> Frame:
 
 def gram_frame(rows: Rows, p: float) -> Frame | None:
     """The ellipsoid of rows weighted by ``c_i |a_i|^(p-2)``; None where a Gram matrix cannot resolve it."""
-    gram = torch.zeros(rows.width, rows.width, dtype=torch.float64, device=rows.device)
+    gram = GramSum(rows)
     for _, block in _leveled(rows, p):
-        gram += own_gram(block)
-    factor, failed = torch.linalg.cholesky_ex(gram, upper=True)
+        gram.add(block)
+    factor, failed = torch.linalg.cholesky_ex(gram.matrix(), upper=True)
     if int(failed) != 0:
         return None
     frame = Frame.at(rows, factor)

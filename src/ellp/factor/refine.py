@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ellp.ellipsoid.certificate import own_gram
+from ellp.ellipsoid.certificate import GramSum
 from ellp.errors import InputError
 from ellp.factor.project import power_sum
 from ellp.rows import Rows
@@ -60,15 +60,15 @@ def _row_pass(rows: Rows, basis: Tensor, p: float, floor: float) -> tuple[float,
     axes = basis.to(rows.work)
     cost = torch.zeros((), dtype=torch.float64, device=rows.device)
     mean = torch.zeros_like(cost)
-    gram = torch.zeros(width, width, dtype=torch.float64, device=rows.device)
+    gram = GramSum(rows, width)
     for span, block in rows.transformed():
         residual = torch.linalg.vector_norm(torch.addmm(block, block @ axes, axes.T, alpha=-1), dim=1).double()
         cost += (rows.weight[span] * residual.pow(p)).sum()
         mean += (rows.weight[span] * residual).sum() / rows.count
         if floor > 0.0:
             pull = (rows.weight[span] * residual.clamp(min=floor).pow(p - 2)).sqrt()
-            gram += own_gram(block * pull[:, None].to(rows.work))
-    return float(cost), float(mean), gram
+            gram.add(block * pull[:, None].to(rows.work))
+    return float(cost), float(mean), gram.matrix()
 
 
 def refine_entries(rows: Rows, basis: Tensor, p: float, progress: Progress | None = None) -> tuple[Tensor, Tensor]:
@@ -147,9 +147,9 @@ def _chunks(rows: Rows, rank: int) -> Iterator[tuple[slice, Tensor]]:
     """Row blocks small enough for their batched normal equations."""
     size = max(1, SOLVE_BYTES // (rows.work.itemsize * 3 * rank * rank))
     for span, block in rows.transformed():
-        for part, piece in enumerate(block.split(size)):
-            first = span.start + part * size
-            yield slice(first, first + piece.shape[0]), piece
+        for first in range(0, block.shape[0], size):
+            piece = block[first : first + size]
+            yield slice(span.start + first, span.start + first + piece.shape[0]), piece
 
 
 def _column_costs(rows: Rows, left: Tensor, right: Tensor, p: float) -> Tensor:
