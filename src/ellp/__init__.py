@@ -1,21 +1,41 @@
-"""Robust low-rank factorization: round the l_p unit ball of a matrix by an ellipsoid and keep its main axes."""
+"""Robust low-rank factorization: round the l_p unit ball of a matrix by an ellipsoid and keep its main axes.
 
-from importlib.metadata import version
+Names are loaded on first use, so that ``import ellp`` and ``ellp --help`` do not wait for torch.
+"""
 
-from ellp.ellipsoid.certificate import Ellipsoid
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ellp.errors import EllpError, InputError, NotConverged
-from ellp.factorize import (
-    Certificate,
-    Factors,
-    factorize,
-    lewis_ellipsoid,
-    loewner_ellipsoid,
-    relative_error,
-    sketched_ellipsoid,
-    svd,
-)
 
-__version__ = version("ellp")
+if TYPE_CHECKING:
+    from ellp.ellipsoid.certificate import Ellipsoid
+    from ellp.factoring import (
+        Certificate,
+        Factors,
+        RelativeError,
+        factorize,
+        lewis_ellipsoid,
+        loewner_ellipsoid,
+        relative_error,
+        sketched_ellipsoid,
+        svd,
+    )
+
+_HOMES = {
+    "Ellipsoid": "ellp.ellipsoid.certificate",
+    "Certificate": "ellp.factoring",
+    "Factors": "ellp.factoring",
+    "RelativeError": "ellp.factoring",
+    "factorize": "ellp.factoring",
+    "lewis_ellipsoid": "ellp.factoring",
+    "loewner_ellipsoid": "ellp.factoring",
+    "relative_error": "ellp.factoring",
+    "sketched_ellipsoid": "ellp.factoring",
+    "svd": "ellp.factoring",
+}
 
 __all__ = [
     "Certificate",
@@ -24,6 +44,7 @@ __all__ = [
     "Factors",
     "InputError",
     "NotConverged",
+    "RelativeError",
     "factorize",
     "lewis_ellipsoid",
     "loewner_ellipsoid",
@@ -31,3 +52,16 @@ __all__ = [
     "sketched_ellipsoid",
     "svd",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("ellp")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ellp' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

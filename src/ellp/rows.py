@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ellp.errors import InputError
 
-CPU_BLOCK = 4096  # rows: block, whitened block and a column tile stay in a second-level cache
-CUDA_BLOCK = 65536  # rows: large enough to fill the device, small beside its memory
+CPU_BLOCK = 4 * 2**20  # bytes: a block and its whitened copy stay near the cores, and are few enough to loop over
+CUDA_BLOCK = 512 * 2**20  # bytes: large enough to fill the device, small beside its memory
 ORDINARY = 2.0**16  # entries up to here, and down to its inverse, need no rescaling even when squared
 
 
@@ -58,7 +58,8 @@ class Rows:
     @property
     def block(self) -> int:
         """Rows in a full block."""
-        return CUDA_BLOCK if self.matrix.is_cuda else CPU_BLOCK
+        size = CUDA_BLOCK if self.matrix.is_cuda else CPU_BLOCK
+        return max(256, size // (self.work.itemsize * self.matrix.shape[1]))
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """The matrix in caller's columns (not transformed), rescaled, in the working precision."""
@@ -130,13 +131,8 @@ def _inclusion(share: Tensor, size: int) -> Tensor:
 
 
 def read_rows(matrix: Tensor, importance: Tensor | None, factor: Tensor | None) -> Rows:
-    """Check a matrix, its importances and its metric's factor, and bring them to ordinary units."""
-    if matrix.numel() == 0:
-        raise InputError(f"need a matrix with rows and columns, got shape {tuple(matrix.shape)}: pass data to factor")
-    low, high = torch.aminmax(matrix)
-    largest = max(-float(low), float(high))
-    if not math.isfinite(largest):
-        raise InputError(f"need finite entries, got {first_bad_row(matrix)}: drop or repair that row before factoring")
+    """Check a matrix, and bring it and its importances to ordinary units."""
+    largest = largest_entry(matrix)
     ordinary = largest == 0.0 or 1 / ORDINARY <= largest <= ORDINARY
     scale = 1.0 if ordinary else 2.0 ** math.floor(math.log2(largest))
     if importance is None:
@@ -146,6 +142,17 @@ def read_rows(matrix: Tensor, importance: Tensor | None, factor: Tensor | None) 
         weight = importance / unit
     work = torch.float64 if matrix.dtype == torch.float64 else torch.float32
     return Rows(matrix=matrix, weight=weight, scale=scale, unit=unit, metric=factor, work=work)
+
+
+def largest_entry(matrix: Tensor) -> float:
+    """The largest absolute value in a matrix, which must have entries, all of them finite."""
+    if matrix.numel() == 0:
+        raise InputError(f"need a matrix with rows and columns, got shape {tuple(matrix.shape)}: pass data to factor")
+    low, high = torch.aminmax(matrix)
+    largest = max(-float(low), float(high))
+    if not math.isfinite(largest):
+        raise InputError(f"need finite entries, got {first_bad_row(matrix)}: drop or repair that row before factoring")
+    return largest
 
 
 def first_bad_row(matrix: Tensor) -> str:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,11 +60,16 @@ class Sweep:
     """What one pass over the rows says about the ellipsoid it was whitened with."""
 
     gram: Tensor
-    eigenvalues: Tensor
     p: float
     work: torch.dtype
     mean_log: float = 0.0
     """Mean of ``log q_i`` by weight: what the power mean of q becomes as p goes to 0."""
+
+    @cached_property
+    def eigenvalues(self) -> Tensor:
+        """Of the Gram matrix, ascending; computed when first asked for."""
+        values: Tensor = torch.linalg.eigvalsh(self.gram)
+        return values
 
     @property
     def size(self) -> float:
@@ -74,7 +80,7 @@ class Sweep:
 
     @property
     def trace(self) -> float:
-        return float(self.eigenvalues.sum())
+        return float(self.gram.trace())
 
     @property
     def lowest(self) -> float:
@@ -88,6 +94,11 @@ class Sweep:
     def sound(self) -> bool:
         """Whether rounding in the pass's own precision leaves the smallest eigenvalue meaningful."""
         return math.isfinite(self.highest) and self.lowest > 100 * torch.finfo(self.work).eps * self.highest
+
+    @property
+    def positive(self) -> bool:
+        """Whether the Gram matrix has a Cholesky factor."""
+        return int(torch.linalg.cholesky_ex(self.gram).info) == 0
 
     def here(self) -> tuple[float, float]:
         """alpha and beta of the ellipsoid M that the pass whitened with."""
@@ -122,7 +133,7 @@ def sweep(rows: Rows, inverse: Tensor, p: float) -> Sweep:
             logs += (rows.weight[span] * 2 * length.double().log().masked_fill_(absent, 0.0)).sum()
     gram = total.matrix()
     mean_log = float(logs / gram.trace()) if p == 0 else 0.0
-    return Sweep(gram, torch.linalg.eigvalsh(gram), p, rows.work, mean_log)
+    return Sweep(gram, p, rows.work, mean_log)
 
 
 class GramSum:

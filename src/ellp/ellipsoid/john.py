@@ -32,7 +32,13 @@ def john(
     """John's ellipsoid of ``rows``, proved to be within ``1 + tol`` of the ideal distortion ``d^(1/2)``."""
     squared = replace(rows, weight=rows.weight.square())
     frame = gram_frame(squared, 2.0) or careful_frame(squared, 2.0)
-    share = torch.ones_like(rows.weight)
+    if frame.rows.width == 0:
+        return Certified(frame, 1.0, 1.0, 1).ellipsoid(math.inf)
+    if frame.rows.width == 0:
+        return Certified(frame, 1.0, 1.0, 0).ellipsoid(math.inf)
+    live = (rows.weight > 0).double()
+    level = frame.rows.width / float(live.sum())
+    frame, share = frame.stretched(level), live * level
     best = Certified(frame, math.inf, math.inf, 0)
     step = 0
     for step in range(1, max_steps + 1):

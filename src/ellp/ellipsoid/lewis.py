@@ -4,7 +4,7 @@ Set and guarantee: for ``0 < p < inf`` the fixed point rounds ``f(x) = sum_i c_i
 (Lewis 1978; computed as in Cohen and Peng 2015); p = 2 gives the SVD, p = 0 Tyler's M-estimator of scatter.
 
 The state is one upper triangular factor ``R``, ``M = R^T R``. A step whitens the rows with ``R^-1``, forms the
-reweighted Gram matrix ``G`` in whitened coordinates (one pass), and moves to ``R^T G^eta R``: ``eta = 1`` for p < 4,
+reweighted Gram matrix ``G`` in whitened coordinates (one pass), and moves to ``R^T G^eta R``: ``eta = 1`` for p < 3,
 where the plain iteration contracts, and ``4/(p+2)`` above, the step that makes both ends of the linearised map's
 spectrum equally small. The pass certifies the ellipsoid it leaves behind (see :mod:`ellp.ellipsoid.certificate`).
 
@@ -27,7 +27,7 @@ from ellp.rows import Rows
 
 MAX_STEPS = 200
 SAMPLE_PER_AXIS = 8  # sampled rows per dimension: sampling noise is then about 1/sqrt(8) of each axis
-SAMPLE_TOL = 0.1  # solving the sample more exactly than its noise would buy nothing
+DAMPED_FROM = 3.0  # the plain iteration contracts up to p = 4, but from here on the damped one is faster
 FLOAT32_LIMIT = 1e4  # condition number up to which whitened float32 passes are accurate
 GRAM_LIMIT = 1e6  # condition number up to which a float64 Gram matrix gives a usable factor
 RANK_ULPS = 16  # axes shorter than this many roundings of the longest are rounding noise, not data
@@ -87,8 +87,13 @@ class Frame:
         value = float(product) / math.sqrt(max(1, self.factor.shape[0]))
         return value if math.isfinite(value) else math.inf
 
+    def stretched(self, size: float) -> Frame:
+        """The frame whose M is ``size`` times as large."""
+        root = math.sqrt(size)
+        return Frame(self.rows, self.factor * root, self.inverse / root)
+
     def moved(self, triangle: Tensor, size: float) -> Frame:
-        """The frame whose factor is ``triangle @ R``, all axes stretched so that M grows by ``size``."""
+        """The frame whose factor is ``triangle @ R``, with M then made ``size`` times as large."""
         return Frame.at(self.rows, triangle @ self.factor * math.sqrt(size))
 
 
@@ -144,35 +149,42 @@ def iterate(frame: Frame, p: float, tol: float, max_steps: int, progress: Progre
 
 def _step(frame: Frame, seen: Sweep, step: int) -> tuple[Frame, Certified]:
     """The next frame, and the ellipsoid this pass proved: the next one, or under damping the one it whitened with."""
-    p, width = seen.p, frame.rows.width
-    shape = seen.gram * (width / seen.trace)
-    if p < 4:
-        following = frame.moved(_upper_root(shape), seen.size)
-        stretch = (seen.size * width / seen.trace) ** (p / 2)  # M' here is this power of R^T G R
-        alpha, beta = seen.after()
-        return following, Certified(following, alpha * stretch, beta / stretch, step)
-    values, vectors = torch.linalg.eigh(shape)
-    damped = (vectors * values.pow(4 / (p + 2))) @ vectors.T
-    alpha, beta = seen.here()
-    return frame.moved(_upper_root(damped), seen.size), Certified(frame, alpha, beta, step)
+    following = _next_frame(frame, seen)
+    if seen.p >= DAMPED_FROM:
+        alpha, beta = seen.here()
+        stretch = seen.size ** (seen.p / 2)
+        return following, Certified(frame.stretched(seen.size), alpha * stretch, beta / stretch, step)
+    stretch = (seen.size * frame.rows.width / seen.trace) ** (seen.p / 2)  # M' here is that multiple of R^T G R
+    alpha, beta = seen.after()
+    return following, Certified(following, alpha * stretch, beta / stretch, step)
 
 
-def _upper_root(gram: Tensor) -> Tensor:
-    root: Tensor = torch.linalg.cholesky(gram, upper=True)
-    return root
+def _next_frame(frame: Frame, seen: Sweep) -> Frame:
+    shape = seen.gram * (frame.rows.width / seen.trace)
+    if seen.p >= DAMPED_FROM:
+        values, vectors = torch.linalg.eigh(shape)
+        shape = (vectors * values.pow(4 / (seen.p + 2))) @ vectors.T
+    root: Tensor = torch.linalg.cholesky(shape, upper=True)
+    return frame.moved(root, seen.size)
 
 
 def first_frame(rows: Rows, p: float, seed: int) -> Frame:
     """Where to start: the ellipsoid of a sample of rows where there are many, of all reweighted rows elsewhere."""
     size = SAMPLE_PER_AXIS * max(rows.width, 256)
     if rows.count > 2 * size:
-        generator = torch.Generator().manual_seed(seed)
-        drawn = gram_frame(rows.sample(size, p, generator), p)
-        if drawn is not None:
-            solved = iterate(drawn, p, SAMPLE_TOL, max_steps=12)
-            if solved.frame.rows.basis is rows.basis and solved.steps:
-                return Frame.at(rows, solved.frame.factor)
+        frame = gram_frame(rows.sample(size, p, torch.Generator().manual_seed(seed)), p)
+        for _ in range(_sample_steps(p)):
+            seen = sweep(frame.rows, frame.inverse, p) if frame is not None else None
+            frame = _next_frame(frame, seen) if frame is not None and seen is not None and seen.positive else None
+        if frame is not None:
+            return Frame.at(rows, frame.factor)
     return gram_frame(rows, p) or careful_frame(rows, p)
+
+
+def _sample_steps(p: float) -> int:
+    """Steps that halve the start's error at least, by the contraction rate; the sample's noise hides the rest."""
+    rate = abs(1 - p / 2) if p < DAMPED_FROM else (p - 2) / (p + 2)
+    return 1 if rate <= 0.5 else min(6, math.ceil(math.log(0.5) / math.log(rate))) if rate < 1 else 6
 
 
 def gram_frame(rows: Rows, p: float) -> Frame | None:
@@ -218,8 +230,9 @@ def _leveled(rows: Rows, p: float) -> Iterator[tuple[slice, Tensor]]:
     """Float64 blocks with each row multiplied by ``(c_i |a_i|^(p-2))^(1/2)``."""
     for span, block in rows.precise().transformed():
         length = torch.linalg.vector_norm(block, dim=1)
-        level = (rows.weight[span] * length.pow(min(p, 2.0) - 2)).sqrt().masked_fill_(length == 0, 0.0)
-        yield span, block * level[:, None]
+        level = (rows.weight[span] * length.pow(min(p, 2.0) - 2)).sqrt().masked_fill_(length == 0, 0.0)[:, None]
+        owned = rows.matrix.dtype != block.dtype or rows.scale != 1.0 or not rows.plain
+        yield span, block.mul_(level) if owned else block * level
 
 
 def principal_axes(frame: Frame) -> tuple[Tensor, Tensor]:

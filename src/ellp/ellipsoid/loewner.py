@@ -43,11 +43,11 @@ def loewner(
     """
     if not 1 <= p < math.inf:
         raise InputError(f"need p from 1 to below infinity for the ellipsoid method, got {p}: use method='lewis'")
-    if rows.matrix.shape[1] > WIDEST:
-        raise InputError(
-            f"need at most {WIDEST} columns for the ellipsoid method, got {rows.matrix.shape[1]}: use method='lewis'"
-        )
     frame = careful_frame(rows, p)
+    if frame.rows.width > WIDEST:
+        raise InputError(
+            f"need at most {WIDEST} dimensions for the ellipsoid method, got {frame.rows.width}: use method='lewis'"
+        )
     if frame.rows.width == 0:
         return Certified(frame, 1.0, 1.0, 0).ellipsoid(p)
     white = torch.cat([block @ frame.inverse for _, block in frame.rows.transformed()])

@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from ellp.ellipsoid.lewis import Frame, triangle_frame
+from ellp.ellipsoid.lewis import Frame, careful_frame, triangle_frame
 from ellp.errors import InputError
 from ellp.rows import Rows
 
@@ -38,4 +38,6 @@ def sketched_frame(rows: Rows, p: float, seed: int) -> Frame:
     largest = float(sketch.abs().max())
     if not math.isfinite(largest):
         raise InputError(f"need a larger p for a sketch, got {p}: its random weights overflow; use method='lewis'")
-    return triangle_frame(rows, torch.linalg.qr(sketch / (largest or 1.0), mode="r").R)
+    frame = triangle_frame(rows, torch.linalg.qr(sketch / (largest or 1.0), mode="r").R)
+    whole = frame.rows.width == rows.width
+    return frame if whole else careful_frame(rows, p)  # rows that share a bucket can hide an axis of A

@@ -6,7 +6,7 @@ column, ``f((I-P) e_j) = sum_i c_i |E_ij|^p``, so the ellipsoid's certificate bo
     (1/alpha) sum_j |(I-P) e_j|_M^p  <=  sum_i c_i sum_j |E_ij|^p  <=  beta sum_j |(I-P) e_j|_M^p
 
 for any orthogonal projection P. And no matrix of rank k at all has an error below the *floor*
-``T^(p/2) / (alpha (d-k)^(1-p/2))``, ``T = sum_{i>k} sigma_i^2`` (p <= 2; docs/how-it-works.md).
+``sum_{i>k} sigma_i^p / (alpha (d-k)^(1-p/2))`` (for p <= 2; all p in docs/how-it-works.md).
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ Pair = tuple[Tensor, Tensor]
 
 
 def power_sum(values: Tensor, p: float) -> Tensor:
-    """``sum |x|^p`` along the last dimension: a count of nonzeros at p = 0, the maximum at p = inf."""
+    """``sum |x|^p`` along the last dimension: a count of nonzeros at p = 0, the maximum at p = inf.
+
+    Summed in float64 above p = 1, where powers of ordinary numbers leave the range of float32.
+    """
     if math.isinf(p):
         return values.abs().amax(dim=-1)
     if p == 0:
         return (values != 0).to(values.dtype).sum(dim=-1)
     if p == 1:
         return values.abs().sum(dim=-1)
-    return values.square().sum(dim=-1) if p == 2 else values.abs().pow(p).sum(dim=-1)
+    values = values.double() if p > 1 else values
+    if p == 2:
+        return values.square().sum(dim=-1)
+    return values.double().abs().pow(p).sum(dim=-1)  # high powers leave the range of float32
 
 
 def bounds(ellipsoid: Ellipsoid, basis: Tensor) -> Bounds:
@@ -56,13 +62,15 @@ def bounds(ellipsoid: Ellipsoid, basis: Tensor) -> Bounds:
 
 
 def _floor(tail: Tensor, width: int, p: float) -> float:
-    length, left_out = float(torch.linalg.vector_norm(tail)), tail.shape[0]
-    if length == 0.0:
-        return 0.0
+    """Below what no matrix of this rank can be, times alpha; ``tail`` are the axis values left out.
+
+    On the kernel of a rank-k matrix the error is A itself, and by Cauchy's interlacing the axes of the ellipsoid's
+    restriction to it are no shorter than the tail.
+    """
     if math.isinf(p):
-        return length / math.sqrt(left_out * width)
-    loss = left_out ** (1 - p / 2) if p <= 2 else (left_out * width) ** (p / 2 - 1)
-    return float(length**p / loss)
+        return float(tail.max()) / math.sqrt(width) if len(tail) else 0.0
+    loss = len(tail) ** (1 - p / 2) if p <= 2 else width ** (p / 2 - 1)
+    return float(power_sum(tail, p)) / loss if len(tail) else 0.0
 
 
 def project(rows: Rows, basis: Tensor, dtype: torch.dtype) -> Pair:

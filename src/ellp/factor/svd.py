@@ -19,8 +19,9 @@ def singular_ellipsoid(rows: Rows, p: float) -> Ellipsoid:
     parts = [block * rows.weight[span, None].sqrt().to(rows.work) for span, block in rows.transformed()]
     _, values, across = torch.linalg.svd(torch.cat(parts), full_matrices=False)
     frame = axes_frame(rows, values.double(), across.double().T)
-    stretch = rows.unit ** (0.5 if math.isinf(p) else p / 2 - 1)  # sigma grows with unit^(1/2), f with unit
+    stretch = rows.unit ** (-0.5 if math.isinf(p) else p / 2 - 1)  # sigma grows with unit^(1/2), f with unit
     alpha, beta = _ends(frame, p)
+    values[frame.rows.width :] = 0.0  # rounding noise, which no proof covers
     sigma, axes = completed(values.double() * rows.scale * math.sqrt(rows.unit), across.double().T)
     return Ellipsoid(axes, sigma, p, alpha * stretch, beta / stretch, 1)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ellp.arrays import Array, Caller
 from ellp.ellipsoid.certificate import Ellipsoid
 from ellp.ellipsoid.john import john
 from ellp.ellipsoid.lewis import MAX_STEPS, lewis
@@ -21,13 +20,9 @@ from ellp.errors import InputError
 from ellp.factor.project import bounds, power_sum, project, weighted_error
 from ellp.factor.refine import refine_entries, refine_rows
 from ellp.factor.svd import singular_ellipsoid
-from ellp.rows import Rows, first_bad_row, read_rows
+from ellp.options import Method, Refine
+from ellp.rows import Rows, largest_entry, read_rows
 
-Array = Any
-"""A NumPy array or a torch tensor; results come back as the same kind."""
-
-Method = Literal["lewis", "loewner", "sketch", "svd"]
-Refine = Literal["entries", "rows"]
 Progress = Callable[[str, int, float], None]
 """Called after each step with the stage's name, the step's number, and the distortion or cost reached."""
 
@@ -114,7 +109,7 @@ def factorize(
     n, d = caller.matrix.shape
     weight, factor = caller.importance(importance), caller.metric(metric)
     solver = _Solver(p, method, tol, refine, seed, max_steps, strict, progress)
-    if n >= d:
+    if n >= d or refine == "rows":  # rows of a wide matrix are rows, not its transpose's columns
         solved = solver.solve(read_rows(caller.matrix, weight, factor), rank, caller.dtype)
     else:
         solved = _wide(caller.matrix, weight, factor, solver, rank, caller.dtype)
@@ -210,92 +205,6 @@ def _both_norms(block: Tensor, p: float) -> Tensor:
     return torch.stack([entries, power_sum(lengths.double(), p)])
 
 
-class Caller:
-    """The caller's kind, dtype and device: arrays come in through here and go back the same way."""
-
-    def __init__(self, array: Array) -> None:
-        self.numpy = not isinstance(array, Tensor)
-        tensor = _tensor(array)
-        if tensor.ndim != 2:
-            raise InputError(f"need a matrix, got an array with shape {tuple(tensor.shape)}: pass two dimensions")
-        if tensor.is_complex():
-            raise InputError(f"need real numbers, got {tensor.dtype}: factor real and imaginary parts apart")
-        if not tensor.is_floating_point():
-            tensor = tensor.to(torch.float64 if self.numpy else torch.get_default_dtype())
-        self.matrix = tensor
-        self.dtype = tensor.dtype
-
-    def back(self, tensor: Tensor, wide: bool = False) -> Array:
-        """A result as the caller's kind and dtype; ``wide`` results of half-precision input are float32."""
-        dtype = torch.float32 if wide and self.dtype.itemsize == 2 else self.dtype
-        tensor = tensor.to(dtype)
-        return tensor.numpy() if self.numpy else tensor
-
-    def importance(self, importance: Array | None) -> Tensor | None:
-        if importance is None:
-            return None
-        weight = _tensor(importance).to(self.matrix.device, torch.float64).reshape(-1)
-        if weight.shape[0] != self.matrix.shape[0]:
-            raise InputError(
-                f"need one importance per row ({self.matrix.shape[0]}), got {weight.shape[0]}: check their count"
-            )
-        bad = ~torch.isfinite(weight) | (weight < 0)
-        if bool(bad.any()):
-            row = int(bad.to(torch.uint8).argmax())
-            raise InputError(
-                f"need importances that are finite and not negative, got {float(weight[row])} for row {row}: set it "
-                "to 0 to ignore the row"
-            )
-        if float(weight.max()) == 0.0:
-            raise InputError(
-                "need at least one positive importance, got all zeros: leave importance out to weigh evenly"
-            )
-        return weight
-
-    def metric(self, metric: Array | None) -> Tensor | None:
-        """The factor S of the metric, ``H = S S^T`` (float64)."""
-        if metric is None:
-            return None
-        given = _tensor(metric).to(self.matrix.device, torch.float64)
-        d = self.matrix.shape[1]
-        if given.shape != (d, d):
-            raise InputError(f"need a {d} x {d} metric, one row per column of A, got shape {tuple(given.shape)}")
-        if not bool(torch.isfinite(given).all()):
-            raise InputError(
-                f"need a finite metric, got {first_bad_row(given)}: repair it, for instance by adding c * I"
-            )
-        advice = "add a multiple of the identity"
-        if torch.allclose(given, given.T, rtol=1e-6, atol=1e-9 * float(given.abs().max())):
-            values, vectors = torch.linalg.eigh((given + given.T) / 2)
-            if not float(values[0]) > d * torch.finfo(torch.float64).eps * float(values[-1]):
-                raise InputError(
-                    f"need a positive definite metric, got eigenvalues from {float(values[0]):.3g} to "
-                    f"{float(values[-1]):.3g}: {advice}"
-                )
-            root: Tensor = (vectors * values.sqrt()) @ vectors.T
-            return root
-        values = torch.linalg.svdvals(given)
-        if not float(values[-1]) > d * torch.finfo(torch.float64).eps * float(values[0]):
-            raise InputError(f"need an invertible factor of the metric, got a singular one: {advice} to its square")
-        return given
-
-
-def _tensor(array: Array) -> Tensor:
-    if isinstance(array, Tensor):
-        if array.layout != torch.strided:
-            raise InputError(f"need a dense tensor, got layout {array.layout}: call .to_dense() first")
-        return array.detach()
-    values = np.asarray(array)
-    if values.dtype.kind not in "fiub":
-        raise InputError(f"need real numbers, got dtype {values.dtype}: convert the array to a float dtype")
-    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
-        values = values.astype(np.float64)
-    values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
-    with warnings.catch_warnings():  # a read-only array is fine: nothing here writes into the caller's memory
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(values)
-
-
 def _check_p(p: float) -> None:
     if not p >= 0:
         raise InputError(f"need p of 0 or more, got {p}: 1 is robust, 2 is the SVD")
@@ -303,12 +212,15 @@ def _check_p(p: float) -> None:
 
 def _check_options(rank: int, p: float, method: str, refine: str | None) -> None:
     _check_p(p)
-    if isinstance(rank, bool) or int(rank) != rank or rank < 1:
+    whole = hasattr(rank, "__index__") and not isinstance(rank, bool)
+    if not whole or rank < 1:
         raise InputError(f"need a rank of at least 1, got {rank}: pass a positive whole number")
     if method not in get_args(Method):
         raise InputError(f"need a method out of {', '.join(get_args(Method))}, got {method!r}: pass one of these")
     if refine is not None and refine not in get_args(Refine):
-        raise InputError(f"need refine to be None or one of {', '.join(get_args(Refine))}, got {refine!r}")
+        raise InputError(
+            f"need refine to be None or one of {', '.join(get_args(Refine))}, got {refine!r}: pass one of these"
+        )
 
 
 Solved = tuple[Tensor, Tensor, Ellipsoid, Certificate]
@@ -395,6 +307,7 @@ def _wide(
     dtype: torch.dtype,
 ) -> Solved:
     """A matrix wider than tall, through its transpose: the entrywise cost is the same, once weights are folded in."""
+    largest_entry(matrix)  # complains in the caller's rows, not the transpose's
     folded, level = matrix, None
     if factor is not None:
         folded = folded.double() @ factor
@@ -415,7 +328,11 @@ def _wide(
         left[ignored] = torch.linalg.lstsq(right.T, target.T).solution.T
     if factor is not None:
         right = torch.linalg.solve(factor.T, right.T).T
-    return left.to(dtype).contiguous(), right.to(dtype).contiguous(), ellipsoid, certificate
+    left, right = left.to(dtype).contiguous(), right.to(dtype).contiguous()
+    if not plain:  # measured again, as stored and with the weights unfolded
+        error = weighted_error(read_rows(matrix, weight, factor), left, right, solver.p)
+        certificate = replace(certificate, error=error)
+    return left, right, ellipsoid, certificate
 
 
 def _exact(matrix: Tensor, solved: Solved, dtype: torch.dtype) -> Solved:

@@ -1,0 +1,131 @@
+"""Matrices read from disk, and results written so that a file is either the old one or the whole new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ellp.arrays import Array
+from ellp.errors import InputError
+
+
+def read_matrix(source: str) -> Array:
+    """The matrix in ``IN.npy`` or ``IN.safetensors[:tensor]``; the tensor's name may be left out if it is the only
+    matrix. Nothing in the file is executed: pickled arrays are refused."""
+    path, tensor = _split(source)
+    if not path.is_file():
+        raise InputError(f"need an existing file, got {path}: check the path")
+    if path.suffix == ".npy":
+        return _read_npy(path)
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path, tensor)
+    raise InputError(f"need a .npy or .safetensors file, got {path.name}: convert it, or rename it if it is one")
+
+
+def _split(source: str) -> tuple[Path, str | None]:
+    whole = Path(source)
+    head, colon, tensor = source.rpartition(":")
+    if whole.exists() or not colon or not head.endswith(".safetensors"):
+        return whole, None
+    return Path(head), tensor
+
+
+def _read_npy(path: Path) -> Array:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError):
+        raise InputError(
+            f"need a complete .npy file of numbers, got {path.name}, which is truncated, holds objects or is something "
+            "else: save it again with numpy.save"
+        ) from None
+
+
+def _read_safetensors(path: Path, tensor: str | None) -> Tensor:
+    try:
+        with safe_open(path, "pt") as tensors:
+            names = list(tensors.keys())
+            if tensor is None:
+                matrices = [name for name in names if len(tensors.get_slice(name).get_shape()) == 2]
+                if len(matrices) != 1:
+                    raise InputError(
+                        f"need the name of one matrix, got {len(matrices)} in {path.name}: write "
+                        f"{path.name}:NAME with NAME out of {_few(matrices)}"
+                    )
+                tensor = matrices[0]
+            if tensor not in names:
+                raise InputError(f"need a tensor that is in {path.name}, got {tensor!r}: it holds {_few(names)}")
+            found: Tensor = tensors.get_tensor(tensor)
+            return found
+    except SafetensorError as error:
+        raise InputError(
+            f"need a complete safetensors file, got {path.name} ({_first_line(error)}): copy or download it again"
+        ) from None
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:6]) + (", ..." if len(names) > 6 else "") if names else "nothing"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def refuse_existing(path: Path, force: bool) -> None:
+    """Before any work: the output must be new (or ``force`` given) and its folder must exist."""
+    if path.is_dir():
+        raise InputError(f"need a file to write, got the folder {path}: add a file name")
+    if path.exists() and not force:
+        raise InputError(f"need an output that does not exist yet, got {path}: pass --force to replace it")
+    if not path.parent.is_dir():
+        raise InputError(f"need an existing folder for the output, got {path.parent}: create it first")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, object]) -> int:
+    """Write ``tensors`` as safetensors with ``facts`` (as JSON) in its metadata; the bytes written."""
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as draft:
+        save_file(whole, draft, metadata={"ellp": json.dumps(facts, sort_keys=True)})
+    return path.stat().st_size
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A draft beside ``path`` that takes its place once it is complete, and vanishes otherwise."""
+    draft = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+        draft = Path(name)
+        yield draft
+        with draft.open("rb") as written:
+            os.fsync(written.fileno())
+        draft.chmod(0o666 & ~_umask())
+        os.replace(draft, path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"need room and permission to write {path}, got {_first_line(error)}: nothing was changed"
+        ) from error
+    finally:
+        if draft is not None:
+            draft.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def to_tensor(array: Array) -> Tensor:
+    """An array as a torch tensor, for writing."""
+    return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
