@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ellp import plugin
 from ellp.errors import EllpError, InputError, NotConverged
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
         sketched_ellipsoid,
         svd,
     )
+    from ellp.hf import EllpConfig
+    from ellp.surgery import LayerPlan, Options, Plan, compress, plan
 
 _HOMES = {
     "Ellipsoid": "ellp.ellipsoid.certificate",
@@ -35,19 +38,31 @@ _HOMES = {
     "relative_error": "ellp.factoring",
     "sketched_ellipsoid": "ellp.factoring",
     "svd": "ellp.factoring",
+    "LayerPlan": "ellp.surgery",
+    "Options": "ellp.surgery",
+    "Plan": "ellp.surgery",
+    "compress": "ellp.surgery",
+    "plan": "ellp.surgery",
+    "EllpConfig": "ellp.hf",
 }
 
 __all__ = [
     "Certificate",
     "Ellipsoid",
+    "EllpConfig",
     "EllpError",
     "Factors",
     "InputError",
+    "LayerPlan",
     "NotConverged",
+    "Options",
+    "Plan",
     "RelativeError",
+    "compress",
     "factorize",
     "lewis_ellipsoid",
     "loewner_ellipsoid",
+    "plan",
     "relative_error",
     "sketched_ellipsoid",
     "svd",
@@ -65,3 +80,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+plugin.register()

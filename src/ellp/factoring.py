@@ -57,7 +57,7 @@ class Factors:
     """``left @ right`` (n x k times k x d) approximates A; ``sigma`` and ``axes`` describe the ellipsoid used.
 
     ``sigma`` holds all axis values in descending order, ``axes`` the matching axes as columns. For a matrix wider than
-    tall the ellipsoid is that of its transpose, and ``axes`` are n x n.
+    tall the ellipsoid is that of its transpose, and ``axes`` are n x n (unless ``refine="rows"``).
     """
 
     left: Array

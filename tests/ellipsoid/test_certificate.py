@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from integer_tables import integer_tables
 
 import ellp
 from ellp.ellipsoid.certificate import CPU_GRAM_TILE, CPU_WHITEN_TILE, GramSum, sweep
@@ -62,18 +63,6 @@ def test_sandwich_at_condition_1e8_in_float64(p: float) -> None:
     assert float(ellipsoid.sigma[0] / ellipsoid.sigma[-1]) > 1e6
 
 
-small = st.integers(-3, 3)
-
-
-@st.composite
-def integer_tables(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
-    """Small integer matrices and importances: full of zeros, repeats, exact orthogonality and rank deficiency."""
-    n, d = draw(st.integers(1, 9)), draw(st.integers(1, 4))
-    entries = draw(st.lists(st.lists(small, min_size=d, max_size=d), min_size=n, max_size=n))
-    weights = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n).filter(any))
-    return torch.tensor(entries, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(integer_tables(), st.sampled_from(laws.POWERS), st.sampled_from(list(laws.SUPPORTED)), st.booleans())
 def test_sandwich_of_degenerate_tables(
@@ -116,3 +105,28 @@ def test_tiles_add_up_to_the_plain_formula(width: int) -> None:
     for _, block in rows.blocks():
         total.add(block)
     torch.testing.assert_close(total.matrix(), A.T @ A)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_proof_hidden_by_rounding_is_not_claimed(dtype: torch.dtype) -> None:
+    """At p = 10 the weights of an SVD's rows span more than float64 resolves."""
+    A = torch.tensor([[0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, -1.0, -1.0]], dtype=dtype)
+    c = torch.tensor([2.0, 1e-3, 100.0])
+    found = ellp.factorize(A, 2, 10.0, c, method="svd")
+    assert found.certificate.alpha == math.inf
+    laws.assert_bounded(found.certificate)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_iteration_that_runs_away_stays_honest(strict: bool, dtype: torch.dtype) -> None:
+    """Tyler's iteration on a row that outweighs all others: it diverges until numbers overflow."""
+    A = torch.tensor([[1, 8, 0, 0], [0, 0, -4, 0], [-7, 6, -4, -4], [5, 0, 8, 3], [3, 0, 3, 0]], dtype=dtype)
+    c = torch.tensor([1.0, 100.0, 2.0, 1.0, 1.0])
+    if strict:
+        with pytest.raises(ellp.NotConverged):
+            ellp.factorize(A, 2, 0.0, c, max_steps=2000)
+    else:
+        found = ellp.factorize(A, 2, 0.0, c, max_steps=2000, strict=False)
+        laws.assert_bounded(found.certificate)
+        assert torch.isfinite(found.left).all()

@@ -233,6 +233,15 @@ def test_tyler_of_too_much_mass_on_a_line_is_not_converged_but_honest() -> None:
     laws.assert_sandwich(A, ellp.lewis_ellipsoid(A, 0.5), laws.slack_of(A.dtype))
 
 
+@pytest.mark.parametrize("p", [0.5, 1.0, 1.5, 3.0, 4.0, 6.0])
+def test_the_rate_is_the_one_promised(p: float) -> None:
+    """Each step shrinks the distance to the fixed point by ``|1 - p/2|``, and damped by ``(p-2)/(p+2)``, or more."""
+    rate = (p - 2) / (p + 2) if p >= 4 else abs(1 - p / 2)
+    for seed in range(3):
+        steps = ellp.lewis_ellipsoid(laws.draw(12, 5, seed=seed), p, tol=1e-9, max_steps=500).steps
+        assert steps <= 3 + math.log(1e-10) / math.log(rate)
+
+
 def test_progress_reports_every_step() -> None:
     seen: list[tuple[str, int, float]] = []
     A = laws.rows_of("heavy")

@@ -87,3 +87,9 @@ def test_too_few_cuts() -> None:
     with pytest.raises(ellp.NotConverged, match="raise max_cuts") as caught:
         loewner(read_rows(laws.rows_of("heavy"), None, None), 1.0, max_cuts=3)
     laws.assert_sandwich(laws.rows_of("heavy"), caught.value.ellipsoid, laws.slack_of(torch.float64))
+
+
+def test_a_start_hidden_by_rounding() -> None:
+    A = torch.tensor([[0.0, 0.0, -1.0], [0.0, 1.0, 0.0], [-1.0, -1.0, -1.0]])
+    with laws.refused("p = 10.0", "lower p"):
+        ellp.loewner_ellipsoid(A, 10.0, torch.tensor([2.0, 1e-3, 100.0]))

@@ -5,6 +5,9 @@ import math
 import laws
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from integer_tables import integer_tables
 from torch import Tensor
 
 import ellp
@@ -87,6 +90,24 @@ def test_refinement_does_not_beat_the_floor(p: float) -> None:
         laws.assert_bounded(ellp.factorize(A, k, p, refine="entries").certificate)
 
 
+@pytest.mark.parametrize("d", [2, 4, 9])
+def test_the_floor_at_infinity_is_met_by_a_cube(d: int) -> None:
+    """Taking the mean off every column of the identity costs one rank and only 1/d in every entry."""
+    identity = torch.eye(d, dtype=torch.float64)
+    floor = ellp.factorize(identity, d - 1, math.inf).certificate.floor
+    rival = identity - 1 / d
+    assert int(torch.linalg.matrix_rank(rival)) == d - 1
+    assert floor == pytest.approx(laws.entry_error(identity, rival, identity, math.inf), rel=1e-9)
+
+
+def test_refinement_may_go_below_what_bounds_projections() -> None:
+    """So a refined pair's ``lower`` is the floor."""
+    A = laws.rotation(4, 75)
+    plain, refined = (ellp.factorize(A, 3, 0.5, refine=refine, tol=1e-6) for refine in (None, "entries"))
+    assert refined.certificate.error < 0.9 * plain.certificate.lower
+    laws.assert_bounded(refined.certificate)
+
+
 @pytest.mark.parametrize("p", [0.5, 1.0, 1.5, 2.0])
 def test_orthogonal_rows_meet_the_floor_at_p_2_and_never_go_below(p: float) -> None:
     A = laws.rows_of("orthogonal")
@@ -129,3 +150,19 @@ def test_high_powers_of_small_and_large_entries(dtype: torch.dtype, p: float, t:
     found = ellp.factorize(A, 4, p)
     laws.assert_bounded(found.certificate, slack=1e-3)
     assert found.certificate.error == pytest.approx(laws.entry_error(A, found.left, found.right, p), rel=1e-2)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(integer_tables(), st.sampled_from(laws.POWERS[1:]), st.integers(1, 4), st.sampled_from(list(laws.SUPPORTED)))
+def test_bounds_of_degenerate_tables(table: tuple[Tensor, Tensor], p: float, k: int, method: str) -> None:
+    A, c = table
+    method = method if p in laws.SUPPORTED[method] else "lewis"
+    found = ellp.factorize(A, k, p, c, method=method, **options(method))
+    proof = found.certificate
+    assert torch.isfinite(found.left).all()
+    assert torch.isfinite(found.right).all()
+    direct = laws.entry_error(A, found.left, found.right, p, c)
+    noise = 1e3 * 1e-14 ** (1.0 if math.isinf(p) else p)  # an error of zero, up to rounding
+    assert proof.error == pytest.approx(direct, rel=1e-6, abs=noise)
+    assert max(proof.lower, proof.floor) <= proof.error * (1 + 1e-6) + noise
+    assert proof.error <= proof.upper * (1 + 1e-6) + noise

@@ -67,8 +67,11 @@ class Sweep:
 
     @cached_property
     def eigenvalues(self) -> Tensor:
-        """Of the Gram matrix, ascending; computed when first asked for."""
-        values: Tensor = torch.linalg.eigvalsh(self.gram)
+        """Of the Gram matrix, ascending; computed when first asked for. NaN where its entries overflowed."""
+        finite = bool(torch.isfinite(self.gram).all())
+        values: Tensor = (
+            torch.linalg.eigvalsh(self.gram) if finite else self.gram.new_full(self.gram.shape[:1], math.nan)
+        )
         return values
 
     @property
@@ -101,8 +104,10 @@ class Sweep:
         return int(torch.linalg.cholesky_ex(self.gram).info) == 0
 
     def here(self) -> tuple[float, float]:
-        """alpha and beta of the ellipsoid M that the pass whitened with."""
+        """alpha and beta of the ellipsoid M that the pass whitened with; infinite where rounding hides the proof."""
         half = self.p / 2
+        if not self.sound:
+            return math.inf, math.inf
         if self.p <= 2:
             return 1 / self.lowest, self.trace ** (1 - half) * self.highest**half
         return self.trace ** (half - 1) / self.lowest**half, self.highest

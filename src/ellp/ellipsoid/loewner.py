@@ -53,6 +53,8 @@ def loewner(
     white = torch.cat([block @ frame.inverse for _, block in frame.rows.transformed()])
     body = Body(white, rows.weight, p)
     outer, _ = sweep(frame.rows, frame.inverse, p).here()
+    if not math.isfinite(outer):
+        raise InputError(f"need rows whose shares of f fit in float64 at p = {p}, got too wide a range: lower p")
     shape = torch.eye(body.width, dtype=torch.float64, device=rows.device) * outer ** (2 / p)
     cuts = 0
     while True:

@@ -58,7 +58,8 @@ def bounds(ellipsoid: Ellipsoid, basis: Tensor) -> Bounds:
     axes, sigma = ellipsoid.axes.double(), ellipsoid.sigma.double()
     stretch = sigma[:, None] * (axes.T - (axes.T @ basis) @ basis.T)  # column j is D V^T (I-P) e_j
     spread = float(power_sum(torch.linalg.vector_norm(stretch, dim=0), p))
-    return Bounds(spread / ellipsoid.alpha, spread * ellipsoid.beta, _floor(sigma[rank:], width, p) / ellipsoid.alpha)
+    upper = spread * ellipsoid.beta if spread > 0 else 0.0
+    return Bounds(spread / ellipsoid.alpha, upper, _floor(sigma[rank:], width, p) / ellipsoid.alpha)
 
 
 def _floor(tail: Tensor, width: int, p: float) -> float:

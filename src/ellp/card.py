@@ -1,0 +1,341 @@
+"""The README.md of a compressed model, from the record of its compression: a pure function."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ellp.errors import InputError
+from ellp.show import size
+
+Record = Mapping[str, Any]
+
+NEEDED = (
+    *("source", "name", "architecture", "auto_class", "sentence_transformers"),
+    *("keep", "p", "method", "layers", "dtype", "command", "versions"),
+    *("parameters_before", "parameters_after", "bytes_before", "bytes_after"),
+)
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+ELLIPSOIDS = {
+    "lewis": "the Lewis ellipsoid, with its distortion proved",
+    "loewner": "the ellipsoid method, with its distortion proved",
+    "sketch": "a randomized sketch, with its distortion proved afterwards",
+    "svd": "the singular value decomposition",
+}
+CITATION = """\
+@article{tukan2020compressed,
+  title   = {Compressed Deep Networks: Goodbye SVD, Hello Robust Low-Rank Approximation},
+  author  = {Tukan, Murad and Maalouf, Alaa and Weksler, Matan and Feldman, Dan},
+  journal = {arXiv preprint arXiv:2009.05647},
+  year    = {2020}
+}"""
+
+
+def model_card(record: Record) -> str:
+    """The model card of a compressed model, in Markdown with YAML front matter for the Hugging Face hub.
+
+    ``record`` tells what was done: see ``NEEDED`` for the keys it must have. It may have ``base_model``, ``preset``,
+    ``calibrated``, ``license`` and ``measurements`` (a list of mappings, each a line of a table); without the last the
+    card says that no task accuracy was measured. Every value is escaped, whatever it contains.
+    """
+    missing = [key for key in NEEDED if key not in record]
+    if missing:
+        raise InputError(f"need the record of a compression, got one without {', '.join(missing)}: add what is missing")
+    if not str(record["auto_class"]).isidentifier():
+        raise InputError(f"need the name of an auto class, got {record['auto_class']!r}: pass 'AutoModel' or its like")
+    parts = (
+        _front_matter(record),
+        f"# {text(record['name'])}",
+        _what(record),
+        _sizes(record),
+        _layers(record),
+        _accuracy(record),
+        _loading(record),
+        _without(),
+        _limits(),
+        _recipe(record),
+        f"## Citation\n\nThe method builds on this paper:\n\n{fenced(CITATION, 'bibtex')}",
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+# The parts ------------------------------------------------------------------------------------------------------------
+
+
+def _front_matter(record: Record) -> str:
+    tags = ["ellp", "low-rank"] + ["sentence-transformers"] * bool(record["sentence_transformers"])
+    lines = ["library_name: transformers", "tags:", *(f"- {tag}" for tag in tags)]
+    base, licence = record.get("base_model"), record.get("license")
+    if base is not None and HUB_NAME.fullmatch(str(base)):  # the hub refuses a card whose base model is a path
+        lines.append(f"base_model: {yaml_text(base)}")
+    if licence is not None:
+        if not LICENSE.fullmatch(str(licence)):
+            raise InputError(f"need a license by the hub's identifier, got {licence!r}: pass one like 'apache-2.0'")
+        lines.append(f"license: {yaml_text(licence)}")
+    return "\n".join(["---", *lines, "---"])
+
+
+def _what(record: Record) -> str:
+    base = record.get("base_model")
+    origin = code(record["source"]) + (f" ({code(base)})" if base not in (None, record["source"]) else "")
+    factored = [layer for layer in record["layers"] if layer.get("rank") is not None]
+    p, method = _p(record["p"]), str(record["method"])
+    how = ELLIPSOIDS.get(method, code(method))
+    what = (
+        f"A smaller version of {origin}, a {code(record['architecture'])}, made with "
+        f"[ellp](https://pypi.org/project/ellp/): {_count(len(factored), 'weight matrix', 'weight matrices')} of "
+        f"{len(record['layers'])} considered "
+        f"{'was' if len(factored) == 1 else 'were'} replaced by two thin ones each (n x d by n x k and k x d). The k "
+        f"directions kept are the main axes of an ellipsoid that rounds the l_p norm of the matrix's rows, p = {p:g}; "
+        f"it comes from {how}."
+    )
+    lines = [what]
+    if record["keep"] is not None:
+        lines.append(f"The share of a matrix's parameters to keep was set to {float(record['keep']):.4g}.")
+    if record.get("preset") is not None:
+        lines.append(f"Preset: {code(record['preset'])}.")
+    calibrated = record.get("calibrated")
+    lines.append("No calibration data was used." if calibrated is None else f"Calibrated with: {text(calibrated)}.")
+    return "\n\n".join(lines)
+
+
+def _sizes(record: Record) -> str:
+    rows = [
+        (
+            "parameters",
+            *(f"{record[f'parameters_{when}']:,}" for when in ("before", "after")),
+            _left(record, "parameters"),
+        ),
+        ("bytes on disk", *(size(record[f"bytes_{when}"]) for when in ("before", "after")), _left(record, "bytes")),
+    ]
+    note = f"Weights are stored as {code(record['dtype'])}."
+    return f"## Size\n\n{table(('', 'before', 'after', 'left'), rows, right=3)}\n\n{note}"
+
+
+def _left(record: Record, what: str) -> str:
+    before, after = record[f"{what}_before"], record[f"{what}_after"]
+    return f"{after / before:.1%}" if before else "-"
+
+
+def _layers(record: Record) -> str:
+    layers = record["layers"]
+    against = any(layer.get("svd_error") is not None for layer in layers)
+    heads = ["layer", "kind", "shape", "rank", "parameters", "proved distortion", "error"]
+    rows = [_layer(layer, against) for layer in layers]
+    p = _p(record["p"])
+    note = (
+        f"Error: {_cost(p)}, weighted by the importances if the recipe sets any, measured on the factors. Proved "
+        "distortion: how far the ellipsoid is from the unit ball it rounds, at most; its ideal is d^|1 - p/2| for d "
+        "columns (or rows, where these are fewer). Neither is a task's accuracy."
+    )
+    notes = [note]
+    if against:
+        heads.append("against the SVD")
+        notes.append("Against the SVD: this error over that of the SVD at the same rank; below 0 % is better.")
+    reasons = [f"- {code(layer['name'])}: {text(layer['skipped'])}" for layer in layers if layer.get("skipped")]
+    kept = ["Kept as they were:\n\n" + "\n".join(reasons)] if reasons else []
+    return "\n\n".join(["## Layers", table(heads, rows, right=len(heads) - 3), *notes, *kept])
+
+
+def _cost(p: float) -> str:
+    named = {0.0: "the number of entries that differ", 1.0: "the sum of all entries' absolute differences"}
+    if math.isinf(p):
+        return "the largest absolute difference of an entry"
+    return named.get(p, f"the sum of all entries' absolute differences to the power {p:g}")
+
+
+def _layer(layer: Record, against: bool) -> list[str]:
+    tied = "".join(f", {cell(name)}" for name in layer.get("tied") or ())
+    before, after = layer["parameters_before"], layer["parameters_after"]
+    cells = [
+        cell(layer["name"]) + (f" (shared with {tied[2:]})" if tied else ""),
+        cell(layer["kind"]),
+        f"{layer['rows']} x {layer['columns']}",
+        "dense" if layer.get("rank") is None else str(layer["rank"]),
+        f"{before:,} → {after:,}",
+        _number(layer.get("distortion")),
+        _number(layer.get("error")),
+    ]
+    return cells + [_against(layer.get("error"), layer.get("svd_error"))] * against
+
+
+def _against(error: Any, baseline: Any) -> str:
+    if error is None or baseline is None:
+        return "-"
+    if float(baseline) == 0:
+        return "both exact" if float(error) == 0 else "the SVD is exact"
+    return f"{float(error) / float(baseline) - 1:+.2%}"
+
+
+def _accuracy(record: Record) -> str:
+    measured: Sequence[Record] = record.get("measurements") or ()
+    if not measured:
+        return (
+            "## Accuracy\n\n**No task accuracy was measured for this model.** The errors above are errors of weights. "
+            "Measure the model on your own task before you use it."
+        )
+    heads = list(dict.fromkeys(key for line in measured for key in line))
+    rows = [[_value(line.get(head)) for head in heads] for line in measured]
+    numbers = [all(isinstance(line.get(head), (int, float, type(None))) for line in measured) for head in heads]
+    shown = table([text(head) for head in heads], rows, aligned=["---:" if number else "---" for number in numbers])
+    return f"## Accuracy\n\nWhat was measured, and nothing else:\n\n{shown}"
+
+
+def _loading(record: Record) -> str:
+    name, auto = visible(record["name"]), record["auto_class"]
+    install = "pip install ellp transformers"
+    python = (
+        "import ellp  # lets transformers read factorized layers: needed before loading\n"
+        f"from transformers import {', '.join(sorted({auto, 'AutoTokenizer'}))}\n\n"
+        f"name = {_quoted(name)}  # or the folder that holds this file\n"
+        "tokenizer = AutoTokenizer.from_pretrained(name)\n"
+        f"model = {auto}.from_pretrained(name)"
+    )
+    parts = ["## Use", fenced(install, "console"), fenced(python, "python")]
+    if record["sentence_transformers"]:
+        sentences = (
+            "import ellp  # needed before loading\n"
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f"model = SentenceTransformer({_quoted(name)})\n"
+            'vectors = model.encode(["A sentence.", "Another one."])'
+        )
+        install = "Or with sentence-transformers (`pip install ellp sentence-transformers`):"
+        parts += [install, fenced(sentences, "python")]
+    return "\n\n".join(parts)
+
+
+def _without() -> str:
+    return (
+        "## Without the package\n\n"
+        "Without `import ellp` loading stops with an error about the shapes of the factorized layers: their tall "
+        "factor is stored under the layer's usual name, with k columns in place of d. **Do not pass "
+        "`ignore_mismatched_sizes=True` to get past it:** the layers would be filled with random numbers, and the "
+        "model would run and answer nonsense."
+    )
+
+
+def _limits() -> str:
+    return (
+        "## Limits\n\n"
+        "PEFT adapters train on factorized layers, but `merge_and_unload()` raises an error for an adapter on one: the "
+        "sum of a factorized matrix and an update is not of the stored form. Keep such an adapter unmerged, or put it "
+        "on dense layers only."
+    )
+
+
+def _recipe(record: Record) -> str:
+    versions = [f"- {code(package)} {text(version)}" for package, version in record["versions"].items()]
+    return "\n\n".join(["## Recipe", fenced(str(record["command"]), "console"), "Versions:", "\n".join(versions)])
+
+
+# Markdown and YAML ----------------------------------------------------------------------------------------------------
+
+
+def visible(value: Any) -> str:
+    """A value in one line: what cannot be printed, line ends among it, is written as Python escapes it."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(value))
+
+
+def text(value: Any) -> str:
+    """A value as plain text within a line of Markdown or a table's cell.
+
+    >>> text("a|b *c*")
+    'a&#124;b &#42;c&#42;'
+    """
+    return re.sub(r"[\\`*_\[\]<>|&#~$]|(?<=:)//|@", lambda found: _entities(found[0]), visible(value))
+
+
+def code(value: Any) -> str:
+    """A value as code within a line of Markdown, not in a table.
+
+    >>> print(code("a`b"), code("embeddings.word_embeddings"))
+    ``a`b`` `embeddings.word_embeddings`
+    """
+    shown = visible(value)
+    if not shown.strip():
+        return f"<code>{_entities(shown)}</code>"
+    fence = "`" * (_longest_run(shown) + 1)
+    pad = " " if shown[0] in "` " or shown[-1] in "` " else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def cell(value: Any) -> str:
+    """A value as code within a table's cell, where not even code may hold a bare bar.
+
+    >>> print(cell("a|b"), cell("lm_head"))
+    <code>a&#124;b</code> `lm_head`
+    """
+    shown = visible(value)
+    if re.fullmatch(r"[\w.:/ ()+=-]*[\w.:/()+=-]", shown) and shown[0] != " ":
+        return code(shown)
+    return f"<code>{re.sub(r'[^A-Za-z0-9 .]', lambda found: _entities(found[0]), shown)}</code>"
+
+
+def fenced(body: str, language: str) -> str:
+    """A block of code whose fence is longer than any in it; characters that cannot be printed are escaped."""
+    fence = "`" * max(3, _longest_run(body) + 1)
+    lines = "\n".join(visible(line) for line in body.split("\n"))
+    return f"{fence}{language}\n{lines}\n{fence}"
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0, aligned: Sequence[str] | None = None
+) -> str:
+    """A Markdown table of cells that are escaped already; the last ``right`` columns are numbers."""
+    marks = aligned or ["---"] * (len(heads) - right) + ["---:"] * right
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, marks, *rows))
+
+
+def yaml_text(value: Any) -> str:
+    r"""A value as a double-quoted YAML scalar.
+
+    >>> print(yaml_text('a"b' + chr(10)))
+    "a\"b\x0a"
+    """
+    return '"' + "".join(_yaml_character(one) for one in str(value)) + '"'
+
+
+def _yaml_character(one: str) -> str:
+    if one in '"\\':
+        return "\\" + one
+    if one.isprintable():
+        return one
+    point = ord(one) if not 0xD800 <= ord(one) < 0xE000 else 0xFFFD  # half of a pair is no character
+    return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def _quoted(shown: str) -> str:
+    """A Python string literal, in double quotes."""
+    return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _entities(characters: str) -> str:
+    return "".join(f"&#{ord(one)};" for one in characters)
+
+
+def _longest_run(body: str) -> int:
+    return max((len(run) for run in re.findall("`+", body)), default=0)
+
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+def _p(value: Any) -> float:
+    return float(value)  # JSON holds an infinite p as a string
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{float(value):.4g}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else text(value)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

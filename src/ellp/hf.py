@@ -1,0 +1,183 @@
+"""The way into Hugging Face transformers: a quantizer plug-in, registered when transformers is imported.
+
+``from_pretrained(..., quantization_config=EllpConfig(keep=0.25))`` compresses after the dense weights are loaded;
+``save_pretrained`` writes an ordinary folder; plain ``from_pretrained`` swaps the factorized layers in before it loads
+the weights, from the plan kept in ``config.json``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers.quantizers.auto import (
+    AUTO_QUANTIZATION_CONFIG_MAPPING,
+    AUTO_QUANTIZER_MAPPING,
+    register_quantization_config,
+    register_quantizer,
+)
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ellp.errors import InputError
+from ellp.layers import Projection, empty_factors
+from ellp.surgery import LayerPlan, Options, Plan, compress, install
+
+METHOD = "ellp"
+FORMAT = 1
+
+
+class EllpConfig(QuantizationConfigMixin):
+    """How a model is to be compressed, and, once it is, which layers were: written into ``config.json``.
+
+    The options are those of :class:`ellp.Options`. ``factorized`` is the plan that a reload follows.
+    """
+
+    def __init__(
+        self,
+        keep: float | None = None,
+        rank: int | None = None,
+        layers: str | list[str] = "embeddings",
+        p: float | str = 1.0,
+        method: str = "lewis",
+        tol: float = 0.05,
+        refine: str | None = None,
+        uniform: bool = False,
+        seed: int = 0,
+        preset: str | None = None,
+        factorized: list[dict[str, Any]] | None = None,
+        format: int = FORMAT,
+        **unknown: Any,
+    ) -> None:
+        unknown.pop("quant_method", None)
+        if unknown:
+            raise InputError(
+                f"need options that EllpConfig knows, got {', '.join(sorted(unknown))}: see help(EllpConfig)"
+            )
+        if format > FORMAT:
+            raise InputError(f"need format {FORMAT} or older, got {format}: upgrade ellp")
+        self.quant_method = METHOD  # type: ignore[assignment]
+        self.keep, self.rank, self.layers, self.p = keep, rank, layers, p
+        self.method, self.tol, self.refine, self.uniform, self.seed = method, tol, refine, uniform, seed
+        self.preset, self.factorized, self.format = preset, factorized, format
+        if factorized is None:
+            self.options()  # refuses what cannot be done before a model is loaded
+
+    def options(self) -> Options:
+        """The options of a fresh compression."""
+        return Options(
+            self.keep,
+            self.rank,
+            self.layers,
+            float(self.p),
+            self.method,  # type: ignore[arg-type]
+            self.tol,
+            self.refine,  # type: ignore[arg-type]
+            self.uniform,
+            self.seed,
+        )
+
+    def filled(self, plan: Plan) -> EllpConfig:
+        """This configuration with the plan that was carried out."""
+        self.factorized = [
+            {
+                "name": layer.name,
+                "kind": layer.kind,
+                "rows": layer.rows,
+                "columns": layer.columns,
+                "rank": layer.rank,
+                "tied": [list(pair) for pair in layer.tied],
+            }
+            for layer in plan.chosen
+        ]
+        return self
+
+
+class EllpQuantizer(HfQuantizer):
+    """Compresses after loading dense weights, or makes room for factors before loading them."""
+
+    requires_calibration = False
+    quantization_config: EllpConfig
+
+    def validate_environment(self, *args: Any, device_map: Any = None, **kwargs: Any) -> None:
+        places = device_map.values() if isinstance(device_map, dict) else [device_map]
+        if not self.pre_quantized and any(str(place) == "disk" for place in places):
+            raise InputError("need the weights in memory to compress them, got a device_map with 'disk': leave it out")
+
+    def _process_model_before_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        if self.pre_quantized:
+            make_room(model, self.quantization_config)
+        return model
+
+    def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
+        if not self.pre_quantized:
+            attach(model, self.quantization_config, compress(model, self.quantization_config.options()))
+        settle(model)
+        return model
+
+    def is_serializable(self, safe_serialization: bool | None = None) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        return True
+
+    @property
+    def is_compileable(self) -> bool:
+        return True
+
+
+def make_room(model: nn.Module, config: EllpConfig) -> None:
+    """Swap empty factorized layers into a model whose weights are about to be loaded."""
+    for entry in config.factorized or []:
+        layer = LayerPlan(
+            entry["name"],
+            entry["kind"],
+            entry["rows"],
+            entry["columns"],
+            entry["rank"],
+            tuple((name, kind) for name, kind in entry["tied"]),
+        )
+        like = model.get_submodule(layer.name).weight
+        install(model, layer, *empty_factors(layer.rows, layer.columns, entry["rank"], like))  # type: ignore[arg-type]
+    declare_aliases(model)
+
+
+def declare_aliases(model: Any) -> None:
+    """Tell transformers 4 that a table reached under several names has one projection, not several.
+
+    Version 5 gives every name a module of its own, which only refers to the projection.
+    """
+    if not isinstance(getattr(model, "_tied_weights_keys", None), list):
+        return
+    seen: set[int] = set()
+    aliases = []
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Projection):
+            if id(module) in seen:
+                aliases.append(f"{name}.weight")
+            seen.add(id(module))
+    model._tied_weights_keys = sorted({*model._tied_weights_keys, *aliases})
+
+
+def attach(model: Any, config: EllpConfig, plan: Plan) -> None:
+    """Mark a model compressed in memory, so that ``save_pretrained`` writes what a reload needs."""
+    config.filled(plan)
+    model.config.quantization_config = config
+    model.hf_quantizer = EllpQuantizer(config, pre_quantized=True)
+    declare_aliases(model)
+    settle(model)
+
+
+def settle(model: Any) -> None:
+    """Factors are ordinary parameters: the model may be cast, trained and moved like any other."""
+    model.is_quantized = False
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "_is_quantized"):
+            module.config._is_quantized = False
+
+
+if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+    register_quantization_config(METHOD)(EllpConfig)
+if METHOD not in AUTO_QUANTIZER_MAPPING:
+    register_quantizer(METHOD)(EllpQuantizer)
