@@ -1,13 +1,13 @@
 # One command per intention; `make` alone lists them. Everything runs inside .venv, made on first use.
 
 PYTHON  ?= python3
-EXTRAS  ?= dev,docs,demo,bench
+EXTRAS  ?= dev,docs,demo,bench,test-hf
 BIN     := .venv/bin
 STAMP   := .venv/.installed
 SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format lint types unit docs test demo figures bench-core clean
+.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-core clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,21 @@ types: $(STAMP)  ## check types
 unit: $(STAMP)
 	@echo "tests"; $(BIN)/pytest $(PYTEST_ARGS)
 
+# The oldest supported transformers, in an environment of its own; it shares nothing with .venv but the tests.
+OLD       := .venv-4.57
+OLD_STAMP := $(OLD)/.installed
+HF_TESTS  := tests/test_layers.py tests/test_surgery.py tests/test_hf.py tests/test_integrations.py tests/test_bundle.py
+
+$(OLD_STAMP): pyproject.toml constraints-4.57.txt
+	@test -x $(OLD)/bin/python || $(PYTHON) -m venv $(OLD)
+	@echo "installing transformers 4.57 into $(OLD) (once)"
+	@$(OLD)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-4.57.txt torch
+	@$(OLD)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-4.57.txt -e '.[test-hf]' pytest hypothesis scipy
+	@touch $@
+
+unit-4.57: $(OLD_STAMP)  ## the model tests on transformers 4.57
+	@echo "tests on transformers 4.57"; $(OLD)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) $(HF_TESTS)
+
 docs: $(STAMP)  ## build the pages, broken links are errors
 	@echo "docs";  site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && \
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
@@ -43,10 +58,11 @@ test:  ## everything a change must pass: lint, types, tests, docs
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory types
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory unit-4.57
 	@$(MAKE) --no-print-directory docs
 	@echo "all good"
 
-demo: $(STAMP)  ## a real embedding table, factored three ways
+demo: $(STAMP)  ## compress a real model, reload it, compare
 	@$(BIN)/python examples/demo.py
 
 figures: $(STAMP)  ## redraw docs/img

@@ -33,19 +33,18 @@ class Calibration:
         self.generator = torch.Generator().manual_seed(seed)
         self.held: dict[str, Tensor] = {}
 
-    def outputs(self, name: str) -> tuple[Tensor, Tensor]:
-        """Sampled outputs of a layer without its bias, less their mean if a bias can carry it; and that mean."""
+    def outputs(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """Sampled outputs of a layer without its bias, less their mean if a bias can carry it; and that mean.
+
+        None if the texts exercise the layer too rarely (a pooler sees one row a text) to tell anything.
+        """
         if name not in self.held:
             self._capture(self._from(name))
-        if name not in self.held:
-            raise InputError(f"need calibration texts that use {name}, got none: leave the layer out of --layers")
-        rows = self.held[name]
+        rows = self.held.get(name)
+        if rows is None or rows.shape[0] < 2 * rows.shape[1]:
+            return None
         has_bias = isinstance(getattr(self.model.get_submodule(name), "bias", None), Tensor)
         mean = rows.mean(dim=0) if has_bias else torch.zeros_like(rows[0])
-        if rows.shape[0] < 2 * rows.shape[1]:
-            raise InputError(
-                f"need at least {2 * rows.shape[1]} tokens to calibrate {name}, got {rows.shape[0]}: pass more text"
-            )
         return rows - mean, mean
 
     def _from(self, first: str) -> list[str]:

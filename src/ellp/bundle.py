@@ -1,8 +1,7 @@
-"""A model folder: found, checked, loaded; and written whole or not at all."""
+"""A model folder: found, checked and loaded."""
 
 from __future__ import annotations
 
-import ctypes
 import fnmatch
 import importlib
 import importlib.util
@@ -10,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +19,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ellp.errors import EllpError, InputError
+from ellp.errors import EllpError, InputError, first_line
+from ellp.folder import looks_like_a_model, read_json
 
 DEMO = "all-MiniLM-L6-v2"
 DTYPES = {None: "auto", "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -94,7 +93,7 @@ def open_bundle(
             _check_side_files(folder, None, tokenizer_required)
             model = _load(kind, folder, config, wanted)
         else:
-            facts = _read_json(adapter / "adapter_config.json")
+            facts = read_json(adapter / "adapter_config.json")
             folder, base_name = _find_base(facts, base, wanted)
             name = f"{base_name}-{name}"
             files = [_adapter_weights(adapter, allow_pickle), *_weight_files(folder, allow_pickle)]
@@ -144,7 +143,7 @@ def _download(source: str, wanted: _Wanted) -> Path:
         if wanted.allow_pickle and not any(Path(folder).glob("*.safetensors")):
             snapshot_download(source, allow_patterns=["*.bin", "*.bin.index.json"], ignore_patterns=unused)
     except Exception as error:
-        told = "the hub cannot be reached" if isinstance(error, LocalEntryNotFoundError) else _first_line(error)
+        told = "the hub cannot be reached" if isinstance(error, LocalEntryNotFoundError) else first_line(error)
         raise InputError(
             f"need a local folder or a model on the Hugging Face hub, got {source!r}, which is no folder and could not "
             f"be fetched ({told}): check the name, the network and `hf auth login`, or pass a folder"
@@ -171,16 +170,6 @@ def _find_base(facts: Mapping[str, Any], base: str | None, wanted: _Wanted) -> t
 # ---- what the files say ----
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"need a readable {path.name}, got {_first_line(error)} in {path}: restore it") from None
-    if not isinstance(facts, dict):
-        raise InputError(f"need an object in {path}, got a {type(facts).__name__}: restore it")
-    return facts
-
-
 def _read_config(folder: Path, wanted: _Wanted) -> tuple[Any, Any]:
     """The class to load and its configuration."""
     import transformers
@@ -191,7 +180,7 @@ def _read_config(folder: Path, wanted: _Wanted) -> tuple[Any, Any]:
             f"need a model folder with config.json, got {folder}: "
             + (f"pass {folder / inner[0]}" if inner else "pass the folder that save_pretrained wrote")
         )
-    facts = _read_json(folder / "config.json")
+    facts = read_json(folder / "config.json")
     _refuse_quantized(folder, facts)
     try:
         kind = _class_for(folder, facts, wanted)
@@ -206,7 +195,7 @@ def _read_config(folder: Path, wanted: _Wanted) -> tuple[Any, Any]:
             raise _needs_code(folder) from error
         raise InputError(
             f"need a config.json that transformers {transformers.__version__} understands, got model_type "
-            f"{facts.get('model_type')!r} in {folder} ({_first_line(error)}): restore the file or update transformers"
+            f"{facts.get('model_type')!r} in {folder} ({first_line(error)}): restore the file or update transformers"
         ) from error
 
 
@@ -269,7 +258,7 @@ def _weight_files(folder: Path, allow_pickle: bool) -> list[Path]:
 
 
 def _shards(index: Path) -> dict[str, list[str]]:
-    table = _read_json(index).get("weight_map")
+    table = read_json(index).get("weight_map")
     if not isinstance(table, dict) or not table or any(Path(str(name)).name != name for name in table.values()):
         raise InputError(f"need a table of tensors and files in {index}, got something else: restore it")
     shards: dict[str, list[str]] = {}
@@ -288,7 +277,7 @@ def _check_file(path: Path, tensors: list[str]) -> None:
             absent = sorted(set(tensors) - set(content.keys()))
     except (SafetensorError, OSError) as error:
         raise InputError(
-            f"need a complete safetensors file, got {path} ({_first_line(error)}): copy or download it again"
+            f"need a complete safetensors file, got {path} ({first_line(error)}): copy or download it again"
         ) from None
     if absent:
         raise InputError(f"need {absent[0]} in {path}, where the index puts it, got no such tensor: restore the files")
@@ -322,7 +311,7 @@ def _load(kind: Any, folder: Path, config: Any, wanted: _Wanted, given: frozense
     except (EllpError, MemoryError):
         raise
     except Exception as error:
-        raise InputError(f"need a model that transformers can load, got {folder}: {_first_line(error)}") from error
+        raise InputError(f"need a model that transformers can load, got {folder}: {first_line(error)}") from error
     remedy = "pass the --base the adapter was trained on" if given else "restore the matching config.json and weights"
     other = {key if isinstance(key, str) else key[0] for key in told["mismatched_keys"]} - given
     if other:
@@ -416,7 +405,7 @@ def _merged(adapter: Path, facts: Mapping[str, Any], file: Path, folder: Path, w
         raise
     except Exception as error:
         raise InputError(
-            f"need an adapter that fits its base, got {adapter} on {folder}: {_first_line(error)}; pass its --base"
+            f"need an adapter that fits its base, got {adapter} on {folder}: {first_line(error)}; pass its --base"
         ) from error
 
 
@@ -473,7 +462,7 @@ def _side_files(folder: Path) -> dict[str, Path]:
     modules = _module_folders(root)
     for place, folders, names in os.walk(root):
         inner = [Path(place) / name for name in folders if not _matches(name, (*OTHER_FORMATS, ".*"))]
-        folders[:] = sorted(path.name for path in inner if path in modules or not _looks_like_a_model(path))
+        folders[:] = sorted(path.name for path in inner if path in modules or not looks_like_a_model(path))
         for name in names:
             path = Path(place) / name
             key = path.relative_to(root).as_posix()
@@ -513,151 +502,6 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# ---- writing ----
-
-
-def check_target(target: Path, *, force: bool, source: Path | None = None) -> Path:
-    """Before any work: the folder may be written, and nothing but an older model would be lost. Its real path."""
-    real = Path(os.path.realpath(target))
-    for place, what in (("~", "home folder"), (".", "current folder"), (source, "model that is read")):
-        if place is not None and Path(os.path.realpath(os.path.expanduser(place))).is_relative_to(real):
-            raise InputError(
-                f"need a folder of its own for the output, got {target}, which holds the {what}: add a name"
-            )
-    if not real.parent.is_dir():
-        raise InputError(f"need an existing folder for the output, got {real.parent}: create it first")
-    if real.exists() and not real.is_dir():
-        raise InputError(f"need a folder to write, got the file {target}: choose another name")
-    if not os.access(real.parent, os.W_OK | os.X_OK):
-        raise InputError(f"need permission to write into {real.parent}, got none: choose another place")
-    if real.is_dir() and any(real.iterdir()):
-        if not force:
-            raise InputError(f"need an output that does not exist yet, got {target}: pass --force to replace it")
-        if not _looks_like_a_model(real):
-            raise InputError(
-                f"need a model folder to replace, got {target}, which is not just that: remove it yourself"
-            )
-    return real
-
-
-def _looks_like_a_model(folder: Path) -> bool:
-    try:
-        facts = _read_json(folder / "config.json")
-    except InputError:
-        return False
-    return bool(facts.get("model_type") or facts.get("architectures")) and not (folder / ".git").exists()
-
-
-@contextmanager
-def replacing_folder(target: Path, *, force: bool, source: Path | None = None) -> Iterator[Path]:
-    """A draft beside ``target`` that takes its place in one step once it is complete, and vanishes otherwise.
-
-    Killed at any moment, ``target`` holds all of the old content or all of the new. What a killed run leaves beside it
-    is removed by the next one. ``source``, the model that is read, is never replaced.
-    """
-    draft = None
-    try:
-        _sweep(Path(os.path.realpath(target)))
-        real = check_target(target, force=force, source=source)
-        name = real.parent / f".{real.name}.{os.getpid()}.part"
-        name.mkdir()
-        draft = name
-        _drafts.add(draft)
-        yield draft
-        _sync(draft)
-        _put(draft, check_target(target, force=force, source=source))
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"need room and permission to write {target}, got {_first_line(error)}: nothing was changed"
-        ) from error
-    finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
-            _drafts.discard(draft)
-
-
-_drafts: set[Path] = set()
-
-
-def _put(draft: Path, real: Path) -> None:
-    if not real.exists() or not any(real.iterdir()):
-        if real.exists() and os.name == "nt":
-            real.rmdir()
-        os.rename(draft, real)
-    elif not _exchange(draft, real):
-        aside = draft.with_suffix(".old")
-        os.rename(real, aside)
-        try:
-            os.rename(draft, real)
-        except BaseException:
-            os.rename(aside, real)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
-    if os.name == "posix":
-        _flush(real.parent)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two folders in one step, where the system and the file system can."""
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        if sys.platform == "darwin":
-            failed = library.renamex_np(os.fsencode(one), os.fsencode(other), ctypes.c_uint(2))
-        else:
-            here = ctypes.c_int(-100)
-            failed = library.renameat2(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(2))
-    except (AttributeError, OSError, TypeError):
-        return False
-    return not failed
-
-
-def _sweep(real: Path) -> None:
-    """Clear what runs that were killed left beside ``real``; an old folder they had set aside goes back."""
-    name = re.compile(re.escape(f".{real.name}.") + r"(\d{1,9})\.(part|old)")
-    for path in real.parent.iterdir() if real.parent.is_dir() else ():
-        found = name.fullmatch(path.name)
-        if not found or path in _drafts or path.is_symlink() or _alive(int(found[1])):
-            continue
-        if found[2] == "old" and not real.exists():
-            path.rename(real)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    if process == os.getpid():
-        return False
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _sync(folder: Path) -> None:
-    """Everything is on the disk, and as readable as the umask allows (some writers make private files)."""
-    if os.name != "posix":
-        return
-    usual = folder.stat().st_mode & 0o666
-    for place, _, names in os.walk(folder, topdown=False):
-        for path in (Path(place) / name for name in names):
-            path.chmod(path.stat().st_mode | usual)
-            _flush(path)
-        _flush(Path(place))
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 # ---- small things ----
 
 
@@ -678,8 +522,3 @@ def quiet() -> Iterator[None]:
             if bars:
                 logging.enable_progress_bar()
             (hub.disable_progress_bars if hub_bars else hub.enable_progress_bars)()
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return " ".join(lines[: 1 + lines[0].endswith(":")])[:200]

@@ -25,3 +25,9 @@ class NotConverged(EllpError, RuntimeError):
     def __init__(self, message: str, ellipsoid: Ellipsoid) -> None:
         super().__init__(message)
         self.ellipsoid = ellipsoid
+
+
+def first_line(error: Exception) -> str:
+    """What another library's error says, in one line; two where the first only introduces the second."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[: 1 + lines[0].endswith(":")])[:200]

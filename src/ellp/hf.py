@@ -7,6 +7,9 @@ the weights, from the plan kept in ``config.json``.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 from torch import nn
@@ -21,7 +24,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ellp.errors import InputError
 from ellp.layers import Projection, empty_factors
-from ellp.surgery import LayerPlan, Options, Plan, compress, install
+from ellp.surgery import LayerPlan, Options, Plan, compress, install, select
 
 METHOD = "ellp"
 FORMAT = 1
@@ -77,8 +80,15 @@ class EllpConfig(QuantizationConfigMixin):
             self.seed,
         )
 
-    def filled(self, plan: Plan) -> EllpConfig:
-        """This configuration with the plan that was carried out."""
+    @classmethod
+    def of(cls, options: Options, preset: str | None = None) -> EllpConfig:
+        """The configuration that repeats a compression with these options."""
+        settings = {**asdict(options), "p": options.p if math.isfinite(options.p) else str(options.p)}
+        settings["layers"] = options.layers if isinstance(options.layers, str) else list(options.layers)
+        return cls(**settings, preset=preset)
+
+    def filled(self, chosen: Iterable[LayerPlan]) -> EllpConfig:
+        """This configuration with the layers that became factors."""
         self.factorized = [
             {
                 "name": layer.name,
@@ -88,9 +98,13 @@ class EllpConfig(QuantizationConfigMixin):
                 "rank": layer.rank,
                 "tied": [list(pair) for pair in layer.tied],
             }
-            for layer in plan.chosen
+            for layer in chosen
         ]
         return self
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Everything: transformers 4 asks for this when it prints a configuration, and has none to inherit."""
+        return dict(self.to_dict())
 
 
 class EllpQuantizer(HfQuantizer):
@@ -127,20 +141,36 @@ class EllpQuantizer(HfQuantizer):
         return True
 
 
-def make_room(model: nn.Module, config: EllpConfig) -> None:
-    """Swap empty factorized layers into a model whose weights are about to be loaded."""
-    for entry in config.factorized or []:
-        layer = LayerPlan(
-            entry["name"],
-            entry["kind"],
-            entry["rows"],
-            entry["columns"],
-            entry["rank"],
-            tuple((name, kind) for name, kind in entry["tied"]),
-        )
-        like = model.get_submodule(layer.name).weight
-        install(model, layer, *empty_factors(layer.rows, layer.columns, entry["rank"], like))  # type: ignore[arg-type]
+def make_room(model: Any, config: EllpConfig) -> None:
+    """Swap empty factorized layers into a model whose weights are about to be loaded.
+
+    The folder may hold another architecture of the same base model, as when a masked language model becomes a
+    classifier: names then gain or lose the base model's prefix, and layers that are not there are left out.
+    """
+    entries = config.factorized or []
+    same = [type(model).__name__] == list(model.config.architectures or [])
+    own = {entry["name"]: _name_here(model, entry["name"]) for entry in entries}
+    done = []
+    for entry in entries:
+        name = own[entry["name"]]
+        if name is None:
+            continue
+        (layer,) = select(model, [name])
+        others = tuple((other, kind) for other, kind in layer.tied if other not in own.values())
+        tied = tuple((other, kind) for other, kind in entry["tied"]) if same else others
+        layer = replace(layer, name=name, kind=entry["kind"], rank=entry["rank"], tied=tied, skipped=None)
+        like = model.get_submodule(name).weight
+        install(model, layer, *empty_factors(layer.rows, layer.columns, entry["rank"], like))
+        done.append(layer)
+    model.config.quantization_config = config.filled(done)
     declare_aliases(model)
+
+
+def _name_here(model: Any, name: str) -> str | None:
+    """A layer's name in this architecture: with the base model's prefix, without it, or None if it is not there."""
+    prefix = f"{model.base_model_prefix}."
+    layers = dict(model.named_modules(remove_duplicate=False))
+    return next((known for known in (name, name.removeprefix(prefix), prefix + name) if known in layers), None)
 
 
 def declare_aliases(model: Any) -> None:
@@ -162,7 +192,7 @@ def declare_aliases(model: Any) -> None:
 
 def attach(model: Any, config: EllpConfig, plan: Plan) -> None:
     """Mark a model compressed in memory, so that ``save_pretrained`` writes what a reload needs."""
-    config.filled(plan)
+    config.filled(plan.chosen)
     model.config.quantization_config = config
     model.hf_quantizer = EllpQuantizer(config, pre_quantized=True)
     declare_aliases(model)

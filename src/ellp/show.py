@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ellp.budget import break_even
 from ellp.factoring import Factors
@@ -35,6 +35,54 @@ class Passes:
 
     def say(self, text: str) -> None:
         self.progress.update(self.task, description=text)
+
+
+class LayerProgress:
+    """A progress line for a model: the layer at work, a bar and the time left."""
+
+    def __init__(self, quiet: bool) -> None:
+        console = Console(stderr=True)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+        self.task = self.progress.add_task("reading the model", total=None)
+
+    def __enter__(self) -> LayerProgress:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def __call__(self, layer: str, done: int, total: int) -> None:
+        self.progress.update(self.task, description=layer or "writing", completed=done, total=total)
+
+
+def compress_summary(record: Mapping[str, Any]) -> str:
+    """A compression in a few lines for a person."""
+    layers = record["layers"]
+    chosen = [layer for layer in layers if layer["rank"] is not None]
+    width = max(len(layer["name"]) for layer in layers)
+    lines = []
+    for layer in layers if len(layers) <= 12 else chosen[:10]:
+        shape = f"{layer['rows']} x {layer['columns']}"
+        if layer["rank"] is None:
+            lines.append(f"{layer['name']:{width}}  {shape:>13}  dense: {layer['skipped']}")
+        else:
+            share = layer["parameters_after"] / layer["parameters_before"]
+            proof = f"distortion {layer['distortion']:.4g} proved"
+            lines.append(f"{layer['name']:{width}}  {shape:>13}  rank {layer['rank']:<4} {share:>6.1%}  {proof}")
+    if len(layers) > 12:
+        lines.append(
+            f"... {len(chosen)} layers factored, {len(layers) - len(chosen)} left dense (all in the model card)"
+        )
+    before, after = record["parameters_before"], record["parameters_after"]
+    lines += [
+        f"parameters  {before:,} -> {after:,} ({after / before:.1%} of the model)",
+        f"on disk     {size(record['bytes_before'])} -> {size(record['bytes_after'])}, dtype {record['dtype']}",
+        f"written to  {record['output']}  (model card: {record['output']}/README.md)",
+        f"load with   import ellp; transformers.{record['auto_class']}.from_pretrained({record['output']!r})",
+    ]
+    return "\n".join(lines)
 
 
 def factor_record(

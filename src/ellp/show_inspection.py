@@ -23,7 +23,7 @@ def summary(inspection: Inspection) -> str:
         f"{len(matrices)} matrices hold {held:,} of the model's {inspection.parameters:,} parameters{share}",
         columns([HEADS, *(_line(matrix) for matrix in matrices)], left=3),
         LEGEND,
-        "\n".join(_longest(matrix) for matrix in matrices if matrix.kind == "Embedding"),
+        "\n".join(_longest(matrix) for matrix in matrices if matrix.kind == "embedding"),
         _verdicts(inspection),
     ]
     others = [(matrix.name, ", ".join(matrix.tied)) for matrix in matrices if matrix.tied]

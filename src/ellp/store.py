@@ -1,12 +1,8 @@
-"""Matrices read from disk, and results written so that a file is either the old one or the whole new one."""
+"""Matrices read from disk, and results written to it."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ellp.arrays import Array
-from ellp.errors import InputError
+from ellp.errors import InputError, first_line
+from ellp.folder import replacing
 
 
 def read_matrix(source: str) -> Array:
@@ -68,16 +65,12 @@ def _read_safetensors(path: Path, tensor: str | None) -> Tensor:
             return found
     except SafetensorError as error:
         raise InputError(
-            f"need a complete safetensors file, got {path.name} ({_first_line(error)}): copy or download it again"
+            f"need a complete safetensors file, got {path.name} ({first_line(error)}): copy or download it again"
         ) from None
 
 
 def _few(names: list[str]) -> str:
     return ", ".join(sorted(names)[:6]) + (", ..." if len(names) > 6 else "") if names else "nothing"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def refuse_existing(path: Path, force: bool) -> None:
@@ -96,34 +89,6 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, objec
     with replacing(path) as draft:
         save_file(whole, draft, metadata={"ellp": json.dumps(facts, sort_keys=True)})
     return path.stat().st_size
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A draft beside ``path`` that takes its place once it is complete, and vanishes otherwise."""
-    draft = None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        draft = Path(name)
-        yield draft
-        with draft.open("rb") as written:
-            os.fsync(written.fileno())
-        draft.chmod(0o666 & ~_umask())
-        os.replace(draft, path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"need room and permission to write {path}, got {_first_line(error)}: nothing was changed"
-        ) from error
-    finally:
-        if draft is not None:
-            draft.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def to_tensor(array: Array) -> Tensor:

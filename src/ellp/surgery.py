@@ -79,6 +79,7 @@ class Plan:
                 continue
             size = f"{layer.before:,} -> {layer.after:,}"
             proof = "" if layer.certificate is None else f"{layer.certificate.distortion:.4g}"
+            proof += " (of its outputs)" if layer.calibrated else ""
             lines.append(f"{layer.name:{width}}  {shape:>13}  {layer.rank:>5}  {size:>21}  {proof}")
         share = self.after / self.before if self.before else 1.0
         return "\n".join([*lines, f"{self.before:,} -> {self.after:,} parameters ({share:.1%})"])
@@ -208,6 +209,11 @@ def _curve(model: nn.Module, layer: LayerPlan, options: Options, calibration: Ca
 
 def select(model: nn.Module, layers: Layers) -> list[LayerPlan]:
     """Every weight matrix that ``layers`` names, once, with the layers tied to it and what stands in the way."""
+    return [_described(model, group) for group in chosen_groups(model, layers)]
+
+
+def chosen_groups(model: nn.Module, layers: Layers) -> list[list[str]]:
+    """Those of the :func:`tied_groups` in which ``layers`` names a layer."""
     patterns = [layers] if isinstance(layers, str) else list(layers)
     groups = tied_groups(model)
     known = {name for group in groups for name in group}
@@ -218,7 +224,7 @@ def select(model: nn.Module, layers: Layers) -> list[LayerPlan]:
             some = ", ".join(sorted(known)[:4])
             raise InputError(f"need the name of a layer, got {pattern!r}: this model has {some}, ...")
         wanted |= named
-    return [_described(model, group) for group in groups if wanted & set(group)]
+    return [group for group in groups if wanted & set(group)]
 
 
 def _named(model: nn.Module, groups: list[list[str]], word: str) -> set[str]:
@@ -243,17 +249,13 @@ def _vocabulary(model: nn.Module, groups: list[list[str]]) -> set[str]:
 def tied_groups(model: nn.Module) -> list[list[str]]:
     """Names of the layers that can be factored, those sharing one weight together, embeddings first."""
     declared = getattr(model, "all_tied_weights_keys", None) or {}
-    sources = {target: source for target, source in declared.items() if source.endswith("weight")}
+    layers = [(name, layer) for name, layer in model.named_modules(remove_duplicate=False) if kind_of(layer)]
+    identity = {f"{name}.weight": id(layer.weight) for name, layer in layers}
     groups: dict[int, list[str]] = {}
-    owner: dict[str | None, int] = {}
-    for name, layer in model.named_modules(remove_duplicate=False):
-        if kind_of(layer) is None:
-            continue
-        weight = layer.weight
-        source = sources.get(f"{name}.weight")
-        key = owner.get(source, id(weight)) if source is not None else id(weight)
-        owner[f"{name}.weight"] = key
-        groups.setdefault(key, []).append(name)
+    for name, _ in layers:
+        key = f"{name}.weight"
+        source = declared.get(key)
+        groups.setdefault(identity.get(source, identity[key]), []).append(name)
     return [
         sorted(names, key=lambda name: kind_of(model.get_submodule(name)) != "embedding") for names in groups.values()
     ]
@@ -280,12 +282,10 @@ def _described(model: nn.Module, names: list[str]) -> LayerPlan:
 def _solve(
     model: nn.Module, layer: LayerPlan, rank: int, options: Options, calibration: Calibration | None
 ) -> tuple[Factors, Tensor | None]:
-    """Factors of a layer's weight, or of its centred outputs on the calibration texts with their mean."""
-    mean = None
+    """Factors of a layer's weight, or of its centred outputs on the calibration texts, then with their mean."""
+    matrix, mean = model.get_submodule(layer.name).weight.detach(), None  # type: ignore[operator]
     if calibration is not None and layer.kind in ("linear", "conv1d"):
-        matrix, mean = calibration.outputs(layer.name)
-    else:
-        matrix = model.get_submodule(layer.name).weight.detach()  # type: ignore[operator]
+        matrix, mean = calibration.outputs(layer.name) or (matrix, None)
     try:
         found = factorize(
             matrix, rank, options.p, None, None, options.method, options.tol, options.refine, options.seed

@@ -1,0 +1,199 @@
+"""``ellp compress`` from folder to folder: what it writes, what it refuses, and what a kill leaves behind."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="needs transformers")
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+import ellp
+from ellp.recipe import Source, compress_folder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(595))]
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    BertForMaskedLM(BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    return folder
+
+
+def cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from ellp.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_result_reloads_with_its_tokenizer_and_tells_its_story(dense: Path, tmp_path: Path) -> None:
+    before = contents(dense)
+    run = cli("compress", str(dense), "--keep", "0.4", "-o", "small", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    record = json.loads(run.stdout)
+    small = tmp_path / "small"
+    model = AutoModelForMaskedLM.from_pretrained(small)
+    batch = AutoTokenizer.from_pretrained(small)("word1 word2 word3", return_tensors="pt")
+    assert model(input_ids=batch["input_ids"]).logits.shape[-1] == len(WORDS)
+    assert sum(parameter.numel() for parameter in model.parameters()) == record["parameters_after"]
+    assert record["bytes_after"] == (small / "model.safetensors").stat().st_size < record["bytes_before"]
+    table = record["layers"][0]
+    assert table["tied"] == ["cls.predictions.decoder"]
+    assert table["parameters_after"] <= 0.4 * table["parameters_before"]
+    card = (small / "README.md").read_text()
+    assert "ellp compress" in card
+    assert table["name"] in card
+    recipe = json.loads((small / "config.json").read_text())["quantization_config"]
+    assert recipe["quant_method"] == "ellp"
+    assert recipe["factorized"][0]["rank"] == table["rank"]
+    assert contents(dense) == before
+    assert sorted(os.listdir(tmp_path)) == ["small"]
+
+
+def test_the_same_input_gives_the_same_bytes(dense: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        compress_folder(Source(str(dense)), tmp_path / name, {"keep": 0.4}, command="the same")
+    one, two = contents(tmp_path / "one"), contents(tmp_path / "two")
+    del one["README.md"], two["README.md"]  # names the folder
+    assert one == two
+
+
+def test_a_preset_names_rate_and_folder(dense: Path, tmp_path: Path) -> None:
+    run = cli("compress", str(dense), "--preset", "re-tiny", "--json", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    record = json.loads(run.stdout)
+    assert record["output"] == "RE-tiny-bert-tiny"
+    assert record["keep"] == 0.72
+    assert (tmp_path / "RE-tiny-bert-tiny" / "model.safetensors").is_file()
+
+
+def test_calibrated_layers_are_closer_on_the_text(dense: Path, tmp_path: Path) -> None:
+    randomly = random.Random(0)
+    (tmp_path / "texts.txt").write_text(
+        "\n".join(" ".join(randomly.choices(WORDS[5:60], k=24)) for _ in range(120)), encoding="utf-8"
+    )
+    settings = {"rank": 16, "layers": "linear"}
+    plain = compress_folder(Source(str(dense)), tmp_path / "plain", settings)
+    fitted = compress_folder(Source(str(dense)), tmp_path / "fitted", settings, calibrate=tmp_path / "texts.txt")
+    assert not any(layer["calibrated"] for layer in plain["layers"])
+    assert all(layer["calibrated"] for layer in fitted["layers"] if layer["rank"])
+    batch = AutoTokenizer.from_pretrained(dense)(
+        [" ".join(randomly.choices(WORDS[5:60], k=24)) for _ in range(16)], return_tensors="pt"
+    )["input_ids"]
+    whole, weights, outputs = (
+        AutoModelForMaskedLM.from_pretrained(folder).eval()(input_ids=batch).logits.detach()
+        for folder in (dense, tmp_path / "plain", tmp_path / "fitted")
+    )
+    assert (outputs - whole).norm() < (weights - whole).norm()
+
+
+BAD = {
+    "no rate": [],
+    "two rates": ["--keep", "0.5", "--preset", "re-base"],
+    "a rate out of range": ["--keep", "1.5"],
+    "an unknown layer": ["--keep", "0.5", "--layers", "no.such.layer"],
+    "an unknown preset": ["--preset", "re-huge"],
+    "an unknown dtype": ["--keep", "0.5", "--dtype", "int7"],
+    "a base without an adapter": ["--keep", "0.5", "--base", "demo"],
+    "no calibration file": ["--keep", "0.5", "--layers", "linear", "--calibrate", "nothing.txt"],
+    "an empty calibration file": ["--keep", "0.5", "--layers", "linear", "--calibrate", "empty.txt"],
+}
+
+
+@pytest.mark.parametrize("arguments", BAD.values(), ids=BAD.keys())
+def test_bad_options_are_one_line_and_code_2(dense: Path, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "empty.txt").touch()
+    run = cli("compress", str(dense), *arguments, "-o", "small", cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.startswith("ellp: ")
+    assert run.stderr.count("\n") == 1, run.stderr
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "not a number", "no tokenizer", "no such folder", "no config"])
+def test_damaged_models_are_one_line_and_code_2(dense: Path, tmp_path: Path, damage: str) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in dense.iterdir():
+        (model / path.name).write_bytes(path.read_bytes())
+    weights = model / "model.safetensors"
+    if damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-1000])
+    elif damage == "not a number":
+        broken = BertForMaskedLM.from_pretrained(dense)
+        broken.bert.encoder.layer[1].output.dense.weight.data[3, 4] = torch.nan
+        broken.save_pretrained(model)
+    elif damage == "no tokenizer":
+        (model / "tokenizer.json").unlink()
+    elif damage == "no config":
+        (model / "config.json").unlink()
+    name = "elsewhere" if damage == "no such folder" else "model"
+    run = cli("compress", name, "--keep", "0.5", "-o", "small", cwd=tmp_path)
+    assert run.returncode == 2
+    assert run.stderr.startswith("ellp: ")
+    assert run.stderr.count("\n") == 1, run.stderr
+    if damage == "not a number":
+        assert "encoder.layer.1.output.dense.weight" in run.stderr
+    assert not (tmp_path / "small").exists()
+
+
+def test_an_existing_folder_is_kept_unless_forced(dense: Path, tmp_path: Path) -> None:
+    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.4})
+    with pytest.raises(ellp.InputError, match="--force"):
+        compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3})
+    kept = json.loads((tmp_path / "small" / "config.json").read_text())["quantization_config"]["keep"]
+    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3}, force=True)
+    assert kept == 0.4
+    assert json.loads((tmp_path / "small" / "config.json").read_text())["quantization_config"]["keep"] == 0.3
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(dense: Path, tmp_path: Path) -> None:
+    states = []
+    for keep in ("0.3", "0.4"):
+        compress_folder(Source(str(dense)), tmp_path / keep, {"keep": float(keep)})
+        states.append({name: digest for name, digest in contents(tmp_path / keep).items() if name != "README.md"})
+    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3})
+    loop = (
+        "import itertools, sys; from pathlib import Path; from ellp.recipe import Source, compress_folder\n"
+        "for keep in itertools.cycle((0.4, 0.3)):\n"
+        f"    compress_folder(Source({str(dense)!r}), Path('small'), {{'keep': keep}}, force=True)\n"
+        "    print('x', flush=True)"
+    )
+    randomly = random.Random(1)
+    for _ in range(4):
+        child = subprocess.Popen([sys.executable, "-c", loop], cwd=tmp_path, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()  # past the imports, so that the kill meets real work
+        time.sleep(randomly.random() * 0.5)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        found = {name: digest for name, digest in contents(tmp_path / "small").items() if name != "README.md"}
+        assert found in states
+        AutoModelForMaskedLM.from_pretrained(tmp_path / "small")
+    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3}, force=True)
+    assert sorted(os.listdir(tmp_path)) == ["0.3", "0.4", "small"]
