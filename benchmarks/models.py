@@ -107,7 +107,11 @@ def latency(model: nn.Module) -> list[dict[str, Any]]:
 
 def made_texts(tokenizer: Any, count: int) -> list[str]:
     """Words of the vocabulary, in an order by frequency as this one is, drawn with chance 1 / (rank + 20)."""
-    words = [word for word, _ in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1]) if word.isalpha()]
+    words = [
+        word
+        for word, _ in sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
+        if word.isascii() and word.isalpha() and len(word) > 1
+    ]
     chance = 1 / (torch.arange(len(words)) + 20.0)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(chance, count * 20, replacement=True, generator=generator).view(count, 20)

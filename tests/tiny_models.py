@@ -79,9 +79,7 @@ MODELS: dict[str, Callable[[], Any]] = {
             vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=2, n_positions=40, bos_token_id=1, eos_token_id=2
         )
     ),
-    "llama-tied": lambda: transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(**_llama, tie_word_embeddings=True)
-    ),
+    "llama-tied": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**_llama, tie_word_embeddings=True)),
     "llama-untied": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**_llama, tie_word_embeddings=False)
     ),

@@ -103,6 +103,11 @@ def open_bundle(
     return Bundle(model, folder, source, name, sum(file.stat().st_size for file in files), adapter)
 
 
+def weight_bytes(folder: Path) -> int:
+    """Bytes of the weights that ``save_pretrained`` wrote into a folder."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
 # ---- where the files are ----
 
 

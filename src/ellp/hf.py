@@ -125,6 +125,10 @@ class EllpQuantizer(HfQuantizer):
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         if not self.pre_quantized:
+            if any(parameter.is_meta for parameter in model.parameters()):
+                raise InputError(
+                    "need the weights in memory to compress them, got some offloaded: leave device_map out"
+                )
             attach(model, self.quantization_config, compress(model, self.quantization_config.options()))
         settle(model)
         return model

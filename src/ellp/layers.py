@@ -7,21 +7,31 @@ half of a layer.
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from types import MethodType
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from ellp.errors import InputError
 
 
 class Projection(nn.Module):
-    """Holds the second factor. Not an ``nn.Linear``, so that adapters target the layer and not its inside."""
+    """Holds the second factor. Not an ``nn.Linear``, so that adapters target the layer and not its inside.
+
+    It is always called, its weight never used from outside: tools that keep weights elsewhere until they are needed
+    fetch them when a module is called.
+    """
 
     def __init__(self, weight: Tensor, requires_grad: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=requires_grad)
+
+    def forward(self, input: Tensor, transposed: bool = False) -> Tensor:
+        return F.linear(input, self.weight) if transposed else input @ self.weight
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
@@ -34,7 +44,7 @@ class FactorizedEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         narrow = F.embedding(input, self.weight, self.padding_idx, None, 2.0, self.scale_grad_by_freq, self.sparse)
-        return narrow @ self.proj.weight
+        return cast(Tensor, self.proj(narrow))
 
 
 class FactorizedLinear(nn.Linear):
@@ -43,7 +53,7 @@ class FactorizedLinear(nn.Linear):
     proj: Projection
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.linear(F.linear(input, self.proj.weight), self.weight, self.bias)
+        return F.linear(self.proj(input, transposed=True), self.weight, self.bias)
 
 
 class FactorizedTiedHead(FactorizedLinear):
@@ -58,7 +68,7 @@ class FactorizedConv1D(nn.Module):
     bias: nn.Parameter
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x @ self.weight) @ self.proj.weight + self.bias
+        return cast(Tensor, self.proj(x @ self.weight) + self.bias)
 
 
 KINDS: dict[str, type[nn.Module]] = {
@@ -86,11 +96,28 @@ def obstacle(layer: nn.Module) -> str | None:
     """Why a layer of a known kind cannot be replaced, or None."""
     if getattr(layer, "max_norm", None) is not None:
         return "max_norm would renormalise the factor: set layer.max_norm = None first if the table is final"
-    dense = type(layer)
-    own_forward = "forward" in dense.__dict__ and dense not in (nn.Embedding, nn.Linear) and dense.__name__ != "Conv1D"
-    if own_forward and "__class__" not in dense.forward.__code__.co_freevars:
-        return f"{dense.__name__} computes its output in its own way"
+    if "weight" not in layer._parameters:
+        return "its weight is computed from other tensors"
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        return "the attention around it reads its weight without calling it"
+    if not _calls_its_parent(layer):
+        return f"{type(layer).__name__} computes its output in its own way"
     return None
+
+
+def _calls_its_parent(layer: nn.Module) -> bool:
+    """Whether every forward between the layer's class and the dense class of torch hands on to the next one."""
+    if "forward" in layer.__dict__ and "_old_forward" not in layer.__dict__:
+        return False  # set on the layer itself, and not by accelerate
+    for cls in type(layer).__mro__:
+        if cls in (nn.Embedding, nn.Linear) or cls.__name__ == "Conv1D":
+            break
+        if "forward" not in cls.__dict__:
+            continue
+        code = getattr(inspect.unwrap(cls.__dict__["forward"]), "__code__", None)
+        if code is None or "__class__" not in code.co_freevars or "forward" not in code.co_names:
+            return False
+    return True
 
 
 def replace_weight(layer: nn.Module, kind: str, left: nn.Parameter, proj: Projection, owner: bool = True) -> None:
@@ -103,6 +130,8 @@ def replace_weight(layer: nn.Module, kind: str, left: nn.Parameter, proj: Projec
     if reason is not None:
         raise InputError(f"need a layer that can be factored, got {type(layer).__name__}: {reason}")
     layer.__class__ = factorized_class(type(layer), kind)
+    if "_old_forward" in layer.__dict__:  # what accelerate calls between moving tensors
+        layer.__dict__["_old_forward"] = MethodType(type(layer).forward, layer)
     layer.weight = left
     if owner:
         layer.proj = proj

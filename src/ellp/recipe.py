@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ellp.bundle import Bundle, copy_side_files, open_bundle, quiet
+from ellp.bundle import Bundle, copy_side_files, open_bundle, quiet, weight_bytes
 from ellp.card import model_card
 from ellp.errors import InputError
 from ellp.folder import check_target, replacing_folder
@@ -97,7 +97,7 @@ def compress_folder(
             model.save_pretrained(draft)
         copy_side_files(bundle, draft)
         record = _record(bundle, target, plan, before, preset, calibrate, command)
-        record["bytes_after"] = sum(file.stat().st_size for file in draft.glob("*.safetensors"))
+        record["bytes_after"] = weight_bytes(draft)
         record["sentence_transformers"] = (draft / "modules.json").is_file()
         (draft / "README.md").write_text(model_card(record), encoding="utf-8")
     return record
@@ -115,7 +115,8 @@ def read_texts(path: Path) -> list[str]:
     return lines
 
 
-def _tokenizer(bundle: Bundle) -> Any:
+def tokenizer_of(bundle: Bundle) -> Any:
+    """The tokenizer that goes with a model: an adapter's own, or its base's."""
     from transformers import AutoTokenizer
 
     own = bundle.adapter is not None and (bundle.adapter / "tokenizer_config.json").is_file()
@@ -126,14 +127,14 @@ def _tokenizer(bundle: Bundle) -> Any:
 def token_names(bundle: Bundle) -> list[str] | None:
     """What each row of the token table stands for; None if the model has no tokenizer that can be read."""
     try:
-        tokenizer = _tokenizer(bundle)
+        tokenizer = tokenizer_of(bundle)
     except (OSError, ValueError, ImportError):
         return None
     return [str(token) for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
 
 
 def _batches(bundle: Bundle, texts: list[str]) -> Iterator[dict[str, Tensor]]:
-    tokenizer = _tokenizer(bundle)
+    tokenizer = tokenizer_of(bundle)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model: Any = bundle.model

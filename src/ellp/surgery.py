@@ -254,8 +254,7 @@ def tied_groups(model: nn.Module) -> list[list[str]]:
     groups: dict[int, list[str]] = {}
     for name, _ in layers:
         key = f"{name}.weight"
-        source = declared.get(key)
-        groups.setdefault(identity.get(source, identity[key]), []).append(name)
+        groups.setdefault(identity.get(declared.get(key, key), identity[key]), []).append(name)
     return [
         sorted(names, key=lambda name: kind_of(model.get_submodule(name)) != "embedding") for names in groups.values()
     ]
