@@ -44,7 +44,7 @@ $(OLD_STAMP): pyproject.toml constraints-4.57.txt
 	@test -x $(OLD)/bin/python || $(PYTHON) -m venv $(OLD)
 	@echo "installing transformers 4.57 into $(OLD) (once)"
 	@$(OLD)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-4.57.txt torch
-	@$(OLD)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-4.57.txt -e '.[test-hf]' pytest hypothesis scipy
+	@$(OLD)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-4.57.txt -e '.[test-hf]' pytest pytest-xdist hypothesis scipy
 	@touch $@
 
 unit-4.57: $(OLD_STAMP)  ## the model tests on transformers 4.57
