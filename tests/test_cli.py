@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 
 def ellp(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -76,6 +76,21 @@ def test_bad_input_is_one_line_and_code_2(folder: Path, arguments: list[str]) ->
     assert run.stderr.startswith("ellp: ") and run.stderr.count("\n") == 1, run.stderr
     assert run.stdout == ""
     assert not (folder / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("p", ["0", "0.5", "2", "60", "inf"])
+def test_every_power_has_a_summary(folder: Path, p: str) -> None:
+    run = ellp("factor", "table.npy", "--rank", "4", "--p", p, "-o", "out.safetensors", cwd=folder)
+    assert run.returncode == 0, run.stderr
+    assert f"(p = {p})" in run.stdout and "SVD's" in run.stdout
+
+
+def test_the_input_is_never_overwritten(folder: Path) -> None:
+    save_file({"table": np.load(folder / "table.npy")}, folder / "table.safetensors")
+    before = (folder / "table.safetensors").read_bytes()
+    run = ellp("factor", "table.safetensors:table", "--rank", "4", "--force", "-o", "./table.safetensors", cwd=folder)
+    assert run.returncode == 2 and "input" in run.stderr
+    assert (folder / "table.safetensors").read_bytes() == before
 
 
 def test_an_existing_output_is_kept_unless_forced(folder: Path) -> None:

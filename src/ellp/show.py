@@ -118,14 +118,15 @@ def factor_record(
 
 def factor_summary(record: Mapping[str, Any]) -> str:
     """A factorization in a few lines for a person."""
-    proof, rank = record["certificate"], record["rank"]
+    proof, rank = {name: float(value) for name, value in record["certificate"].items()}, record["rank"]
     rows, columns = record["shape"]
+    passes = "1 pass" if proof["steps"] == 1 else f"{proof['steps']:.0f} passes"
     before, after = record["bytes_before"], record["factor_bytes"]
     lines = [
         f"{rows} x {columns}  ->  {rows} x {rank}  and  {rank} x {columns}",
         f"size         {size(before)} -> {size(after)}  ({after / before:.1%} of the parameters)",
-        f"certificate  distortion {proof['distortion']:.4g} proved in {proof['steps']} passes (p = {record['p']:g})",
-        f"error        {proof['error']:.6g}: {_against(proof['error'], record['svd_error'])}",
+        f"certificate  distortion {proof['distortion']:.4g} proved in {passes} (p = {float(record['p']):g})",
+        f"error        {proof['error']:.6g}: {_against(proof['error'], float(record['svd_error']))}",
         f"             proved to lie between {proof['lower']:.4g} and {proof['upper']:.4g}",
         f"written to   {record['output']}  ({size(record['bytes_written'])} with sigma and axes)",
     ]
@@ -139,6 +140,8 @@ def factor_summary(record: Mapping[str, Any]) -> str:
 def _against(error: float, baseline: float) -> str:
     if baseline == 0:
         return "exact, as the SVD" if error == 0 else "the SVD is exact here"
+    if not math.isfinite(error / baseline):
+        return "too large a number to compare with the SVD's"
     change = error / baseline - 1
     if abs(change) < 5e-5:
         return "the same as the SVD's"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -73,14 +74,19 @@ def _few(names: list[str]) -> str:
     return ", ".join(sorted(names)[:6]) + (", ..." if len(names) > 6 else "") if names else "nothing"
 
 
-def refuse_existing(path: Path, force: bool) -> None:
-    """Before any work: the output must be new (or ``force`` given) and its folder must exist."""
+def check_output(path: Path, force: bool, inputs: Iterable[Path | str | None] = ()) -> None:
+    """Before any work: a .safetensors file that is none of the ``inputs`` and new (or ``force`` given), in a folder."""
     if path.is_dir():
         raise InputError(f"need a file to write, got the folder {path}: add a file name")
     if path.exists() and not force:
         raise InputError(f"need an output that does not exist yet, got {path}: pass --force to replace it")
     if not path.parent.is_dir():
         raise InputError(f"need an existing folder for the output, got {path.parent}: create it first")
+    if path.suffix != ".safetensors":
+        raise InputError(f"need an output that ends in .safetensors, got {path.name}: rename it")
+    for source in inputs:
+        if source is not None and path.exists() and _split(str(source))[0].resolve() == path.resolve():
+            raise InputError(f"need an output beside the input, got the input {path} itself: choose another name")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, object]) -> int:

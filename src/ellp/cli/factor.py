@@ -33,12 +33,13 @@ def factor(
     from ellp.factoring import factorize
     from ellp.show import Passes, factor_record, factor_summary
 
-    store.refuse_existing(output, force)
+    store.check_output(output, force, (source, importance, metric))
     matrix, weights, directions = (
         None if part is None else store.read_matrix(str(part)) for part in (source, importance, metric)
     )
     if matrix is None or matrix.ndim != 2:
-        raise InputError(f"need a matrix in {source}, got shape {None if matrix is None else tuple(matrix.shape)}")
+        shape = None if matrix is None else tuple(matrix.shape)
+        raise InputError(f"need a matrix in {source}, got shape {shape}: save a table with rows and columns")
     inner = choose_rank(matrix.shape, rank, keep)
     with Passes(quiet=as_json) as passes:
         problem = partial(factorize, matrix, inner, p, weights, directions)
