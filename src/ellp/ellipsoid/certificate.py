@@ -22,6 +22,7 @@ the identity. No row has to be visited again. (Derivation: docs/how-it-works.md.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -108,15 +109,21 @@ class Sweep:
         half = self.p / 2
         if not self.sound:
             return math.inf, math.inf
+        low, high, trace = (math.log(value) for value in (self.lowest, self.highest, self.trace))
         if self.p <= 2:
-            return 1 / self.lowest, self.trace ** (1 - half) * self.highest**half
-        return self.trace ** (half - 1) / self.lowest**half, self.highest
+            return 1 / self.lowest, exponential((1 - half) * trace + half * high)
+        return exponential((half - 1) * trace - half * low), self.highest
 
     def after(self) -> tuple[float, float]:
         """alpha and beta of the next Lewis iterate M' = R^T G R."""
         power = abs(1 - self.p / 2)
-        ends = self.lowest**-power, self.trace**power
+        ends = exponential(-power * math.log(self.lowest)), exponential(power * math.log(self.trace))
         return ends if self.p <= 2 else (ends[1], ends[0])
+
+
+def exponential(value: float) -> float:
+    """``e^value``, infinite where that leaves the range of floats: high powers are kept as logarithms until the end."""
+    return math.exp(value) if value < math.log(sys.float_info.max) else math.inf
 
 
 def sweep(rows: Rows, inverse: Tensor, p: float) -> Sweep:

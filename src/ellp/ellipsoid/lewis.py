@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ellp.ellipsoid.certificate import Ellipsoid, GramSum, Sweep, sweep
+from ellp.ellipsoid.certificate import Ellipsoid, GramSum, Sweep, exponential, sweep
 from ellp.errors import NotConverged
 from ellp.rows import Rows
 
@@ -58,7 +58,7 @@ def delivered(found: Certified, p: float, tol: float, strict: bool) -> Ellipsoid
     if strict and not excess <= tol:
         raise NotConverged(
             f"need a distortion proved within {tol:.3g} of ideal, got {excess:.3g} after {found.steps} passes: raise "
-            "tol or max_steps, pass strict=False to accept the certificate as it is, or (p near 0) use a larger p",
+            "tol or max_steps, pass strict=False to accept the certificate as it is, or use a larger p where it is near 0 and p = inf where it is in the hundreds",
             ellipsoid,
         )
     return ellipsoid
@@ -113,8 +113,8 @@ class Certified:
     def excess(self, p: float) -> float:
         """How far the proved distortion is above the fixed point's, relatively."""
         width = max(1, self.frame.rows.width)
-        ideal = math.sqrt(width) if math.isinf(p) else width ** abs(1 - p / 2)
-        return self.distortion / ideal - 1 if math.isfinite(self.distortion) else math.inf
+        ideal = math.log(width) * (0.5 if math.isinf(p) else abs(1 - p / 2))
+        return exponential(math.log(self.distortion) - ideal) - 1 if math.isfinite(self.distortion) else math.inf
 
     def ellipsoid(self, p: float) -> Ellipsoid:
         rows = self.frame.rows
