@@ -58,7 +58,8 @@ def delivered(found: Certified, p: float, tol: float, strict: bool) -> Ellipsoid
     if strict and not excess <= tol:
         raise NotConverged(
             f"need a distortion proved within {tol:.3g} of ideal, got {excess:.3g} after {found.steps} passes: raise "
-            "tol or max_steps, pass strict=False to accept the certificate as it is, or use a larger p where it is near 0 and p = inf where it is in the hundreds",
+            "tol or max_steps, pass strict=False to accept the certificate as it is, or (p near 0) use a larger p, "
+            "(p in the hundreds) p = inf",
             ellipsoid,
         )
     return ellipsoid
