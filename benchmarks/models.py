@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -268,6 +269,7 @@ def main() -> None:
     record = {
         "device": platform.machine(),
         "threads": torch.get_num_threads(),
+        "load_before": round(os.getloadavg()[0], 2),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "commands": commands(),
