@@ -7,10 +7,10 @@ STAMP   := .venv/.installed
 SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-core clean
+.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-core bench-models clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # torch goes first and alone, so that the pinned build is in place before anything else asks for it.
 $(STAMP): pyproject.toml constraints.txt
@@ -70,6 +70,9 @@ figures: $(STAMP)  ## redraw docs/img
 
 bench-core: $(STAMP)  ## time and quality of every method
 	@$(BIN)/python benchmarks/core.py
+
+bench-models: $(STAMP)  ## latency, calibration, time and memory of a compressed model
+	@$(BIN)/python benchmarks/models.py
 
 clean:  ## remove everything that can be made again
 	@rm -rf .venv build dist out site .mypy_cache .pytest_cache .ruff_cache .hypothesis

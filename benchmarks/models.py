@@ -1,9 +1,10 @@
 """What compressing a whole model costs and gives: latency, sentence embeddings, wall time and memory, in one run.
 
-    python benchmarks/models.py [--data FILE] [--record benchmarks/models.json]
+    python benchmarks/models.py [--parts latency,calibration,commands] [--data FILE] [--record benchmarks/models.json]
 
-Latencies are ratios of medians of interleaved repetitions, as in ``core.py``; the model is all-MiniLM-L6-v2. ``--data``
-names a file of texts, one a line; without it, texts are words drawn from the model's own vocabulary by frequency.
+A record keeps the parts that are not measured again, each with the machine it was measured on. Latencies are ratios of
+medians of interleaved repetitions, as in ``core.py``; the model is all-MiniLM-L6-v2. ``--data`` names a file of texts,
+one a line; without it, texts are words drawn from the model's own vocabulary by frequency.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -223,36 +225,58 @@ def commands() -> list[dict[str, Any]]:
 # Output ---------------------------------------------------------------------------------------------------------------
 
 
+def machine() -> dict[str, Any]:
+    """Where a part was measured, and how busy it was there."""
+    return {
+        "device": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "load_before": round(os.getloadavg()[0], 2),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
 def markdown(record: dict[str, Any]) -> str:
     """The record as the tables shown in the docs."""
+    shown = {"latency": latency_table, "calibration": calibration_table, "commands": command_table}
+    return "\n\n".join(shown[name](part["rows"]) for name, part in record.items())
+
+
+def latency_table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| threads | texts x tokens | dense, ms | embeddings | linear | all | embedding layer alone, ms | factored |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in record["latency"]:
+    for row in rows:
         whole, alone = row["model"], row["layer"]
         lines.append(
             f"| {row['threads']} | {row['texts']} x {row['tokens']} | {whole['dense'] * 1e3:.1f} "
             f"| {whole['embeddings']:.3f} | {whole['linear']:.3f} | {whole['all']:.3f} "
             f"| {alone['dense'] * 1e3:.3f} | {alone['embeddings']:.1f} |"
         )
-    for part in record["calibration"]:
+    return "\n".join(lines)
+
+
+def calibration_table(parts: list[dict[str, Any]]) -> str:
+    lines = [
+        "| texts | rank | fitted to | relative error of outputs | cosine, mean | worst 5 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for part in parts:
         lines += [
-            "",
-            f"| {part['texts']} texts: rank | fitted to | relative error of outputs | cosine, mean | worst 5 % |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [
-            f"| {row['share_of_rank']:g} of full | {row['fitted_to']} | {row['output_error']:.3f} "
+            f"| {part['texts']} | {row['share_of_rank']:g} of full | {row['fitted_to']} | {row['output_error']:.3f} "
             f"| {row['cosine']:.4f} | {row['cosine_worst_5']:.4f} |"
             for row in part["rows"]
         ]
-    lines += [
-        "",
+    return "\n".join(lines)
+
+
+def command_table(rows: list[dict[str, Any]]) -> str:
+    lines = [
         "| `ellp compress` | s | peak, MB | libraries | model | largest layer | the rest, in largest layers |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in record["commands"]:
+    for row in rows:
         sizes = " | ".join(f"{row[key] / 1e6:.0f}" for key in ("peak", "libraries", "model", "largest"))
         lines.append(f"| {row['source']} | {row['seconds']:.1f} | {sizes} | {row['beyond_model_over_largest']:.2f} |")
     return "\n".join(lines)
@@ -260,22 +284,24 @@ def markdown(record: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="commands,latency,calibration")
     parser.add_argument("--data", type=Path, help="texts, one a line")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     bundle = open_bundle("demo")
     assert bundle.folder is not None
-    record = {
-        "device": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "commands": commands(),
-        "latency": latency(bundle.model),
-        "calibration": [calibration(bundle.model, bundle.folder, data) for data in dict.fromkeys((None, options.data))],
+    folder = bundle.folder
+    texts = dict.fromkeys((None, options.data))
+    parts: dict[str, Callable[[], list[Any]]] = {
+        "commands": commands,
+        "latency": lambda: latency(bundle.model),
+        "calibration": lambda: [calibration(bundle.model, folder, data) for data in texts],
     }
-    if options.record:
-        options.record.write_text(json.dumps(record, indent=1) + "\n")
+    record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}
+    for name in options.parts.split(","):
+        record[name] = machine() | {"rows": parts[name]()}
+        if options.record:
+            options.record.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record))
 
 

@@ -56,6 +56,10 @@ class LayerProgress:
     def __call__(self, layer: str, done: int, total: int) -> None:
         self.progress.update(self.task, description=layer or "writing", completed=done, total=total)
 
+    def share(self, layer: str, number: int, done: float) -> None:
+        """The same for work that tells how large a part of it is done."""
+        self.progress.update(self.task, description=layer, completed=done, total=1)
+
 
 def compress_summary(record: Mapping[str, Any]) -> str:
     """A compression in a few lines for a person."""

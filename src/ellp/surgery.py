@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +19,13 @@ from ellp.factor.project import power_sum
 from ellp.factoring import Certificate, Factors, factorize
 from ellp.layers import Projection, kind_of, obstacle, replace_weight
 from ellp.options import Method, Refine
+from ellp.rows import largest_entry, read_rows
 
 SMALLEST = 32  # a layer with a narrower side is a head of a few classes, where every direction is an answer
 
 Layers = str | Sequence[str]
 Progress = Callable[[str, int, int], None]
-"""Called with a layer's name, how many layers are done, and how many there are."""
+"""Called with what is at work, how many layers are done, and how many there are, in each round over the layers."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,11 @@ def compress(
     >>> model[0].weight.shape, model[0].proj.weight.shape, model(torch.tensor([[1, 2]])).shape
     (torch.Size([1000, 15]), torch.Size([15, 64]), torch.Size([1, 2, 64]))
     """
+    if plan is not None and settings:
+        raise InputError(f"need a plan or options, got a plan and {', '.join(settings)}: put them into the plan")
     calibration = None if calibrate is None else Calibration(model, calibrate)
-    drafted = plan if isinstance(plan, Plan) else draft(model, plan or Options(**settings), calibration)
+    drafted = plan if isinstance(plan, Plan) else draft(model, plan or Options(**settings), calibration, progress)
+    _check_fits(model, drafted)
     done: list[LayerPlan] = []
     for number, layer in enumerate(drafted.layers):
         if progress is not None:
@@ -156,7 +161,32 @@ def compress(
     return replace(drafted, layers=tuple(done))
 
 
-def draft(model: nn.Module, options: Options, calibration: Calibration | None = None) -> Plan:
+def _check_fits(model: nn.Module, plan: Plan) -> None:
+    """A plan is carried out whole or not at all: no model is left half done by one for another model, or by a NaN."""
+    here = {layer.name: layer for layer in select(model, [layer.name for layer in plan.chosen])} if plan.chosen else {}
+    for layer in plan.chosen:
+        found = here.get(layer.name)
+        if found is None or (found.rows, found.columns) != (layer.rows, layer.columns):
+            raise InputError(
+                f"need a plan made for this model, got one whose {layer.name} ({layer.rows} x {layer.columns}) is not "
+                "in it: call plan(model, ...) again"
+            )
+        with _naming(layer):
+            largest_entry(model.get_submodule(layer.name).weight.detach())  # type: ignore[operator]
+
+
+@contextmanager
+def _naming(layer: LayerPlan) -> Iterator[None]:
+    """Complaints about a matrix say which one it is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{layer.name}: {error}") from None
+
+
+def draft(
+    model: nn.Module, options: Options, calibration: Calibration | None = None, progress: Progress | None = None
+) -> Plan:
     """Layers and ranks, without certificates."""
     found = select(model, options.layers)
     open_ones = [layer for layer in found if layer.skipped is None]
@@ -166,7 +196,11 @@ def draft(model: nn.Module, options: Options, calibration: Calibration | None = 
     if options.keep is None or options.uniform or len(open_ones) == 1:
         ranked = [_ranked(layer, options) for layer in open_ones]
     else:
-        curves = [_curve(model, layer, options, calibration) for layer in open_ones]
+        curves = []
+        for number, layer in enumerate(open_ones):
+            if progress is not None:
+                progress(f"spectrum of {layer.name}", number, len(open_ones))
+            curves.append(_curve(model, layer, options, calibration))
         ranks = spread(curves, options.keep)
         ranked = [
             replace(layer, rank=rank, skipped=None if rank else "its axes are worth more than their size")
@@ -200,11 +234,18 @@ def _curve(model: nn.Module, layer: LayerPlan, options: Options, calibration: Ca
     """
     found, _ = _solve(model, layer, 1, options, calibration)
     tails = found.sigma.double().square().flip(0).cumsum(0).flip(0)
-    weight = model.get_submodule(layer.name).weight.detach()  # type: ignore[operator]
-    p = options.p if 0 < options.p < math.inf else 2.0
-    size = weight.numel() * (float(power_sum(weight.flatten().double(), p)) / weight.numel()) ** (2 / p)
+    size = _squared_size(model.get_submodule(layer.name).weight.detach(), options.p)  # type: ignore[operator]
     losses = [*tails.tolist(), 0.0]
     return Curve((layer.rows, layer.columns), tuple(size * loss / losses[0] if losses[0] else 0.0 for loss in losses))
+
+
+def _squared_size(matrix: Tensor, p: float) -> float:
+    """``N (sum |a_ij|^p / N)^(2/p)`` over all N entries, a block of rows at a time; p = 2 where p has no mean."""
+    p = p if 0 < p < math.inf else 2.0
+    rows, count = read_rows(matrix, None, None), matrix.numel()
+    total = sum(float(power_sum(block, p).double().sum()) for _, block in rows.blocks())
+    mean: float = (total / count) ** (2 / p)
+    return count * mean * rows.scale**2
 
 
 def select(model: nn.Module, layers: Layers) -> list[LayerPlan]:
@@ -285,12 +326,10 @@ def _solve(
     matrix, mean = model.get_submodule(layer.name).weight.detach(), None  # type: ignore[operator]
     if calibration is not None and layer.kind in ("linear", "conv1d"):
         matrix, mean = calibration.outputs(layer.name) or (matrix, None)
-    try:
+    with _naming(layer):
         found = factorize(
             matrix, rank, options.p, None, None, options.method, options.tol, options.refine, options.seed
         )
-    except InputError as error:
-        raise InputError(f"{layer.name}: {error}") from None
     return found, mean
 
 

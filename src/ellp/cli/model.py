@@ -76,9 +76,11 @@ def inspect(
     """Every weight matrix: size, spectrum, outlier rows, and whether robustness helps it (measured)."""
     from ellp.inspection import inspect as look
     from ellp.recipe import Source, token_names
+    from ellp.show import LayerProgress
     from ellp.show_inspection import summary
 
     patterns = None if layers is None else [name.strip() for name in layers.split(",")]
-    bundle = Source(model, base, None, allow_pickle, trust_remote_code, tokenizer_required=False).open()
-    found = look(bundle.model, token_names(bundle), keep, patterns)
+    with LayerProgress(quiet=as_json) as progress:
+        bundle = Source(model, base, None, allow_pickle, trust_remote_code, tokenizer_required=False).open()
+        found = look(bundle.model, token_names(bundle), keep, patterns, progress=progress.share)
     typer.echo(json.dumps(found.record()) if as_json else summary(found))
