@@ -1,0 +1,1 @@
+"""Coordinates -> stored bytes, and back."""

@@ -1,0 +1,99 @@
+r"""The coordinates a table is coded in: the axes of the ellipsoid of its centred rows, in the metric.
+
+    y_i = (a_i - m) S V,      a_i = m + y_i V^T S^-1
+
+with the weighted mean m, the factor S of the metric ``H = S S^T`` and the ellipsoid's axes V, in the order of their
+weighted variance. V is orthonormal, so a row's error in the metric is its squared error in these coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ellp.arrays import Caller
+from ellp.factoring import lewis_ellipsoid
+
+BLOCK = 4096  # rows worked on at a time
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A table with its weights (mean one) and the maps into coordinates and back (float32)."""
+
+    matrix: Tensor
+    weight: Tensor
+    mean: Tensor
+    into: Tensor
+    back: Tensor
+    variance: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
+
+    def coordinates(self, rows: slice | Tensor) -> Tensor:
+        """The coordinates of some rows."""
+        return (self.matrix[rows].float() - self.mean) @ self.into
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        for first in range(0, self.shape[0], BLOCK):
+            span = slice(first, min(first + BLOCK, self.shape[0]))
+            yield span, self.coordinates(span)
+
+    def error(self, rows: Tensor, stored: Tensor) -> float:
+        """Weighted squared error, in the metric, of what is ``stored`` for some rows; their weights count n in all."""
+        lost = ((self.matrix[rows].float() - stored) @ self.into).square().sum(dim=1)
+        return float((self.weight[rows] * lost).double().sum())
+
+    @property
+    def size(self) -> float:
+        """The error of storing the mean alone."""
+        return float(self.variance.sum()) * self.shape[0]
+
+    def sample(self, size: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Row numbers and weights of about ``size`` rows: half drawn evenly, half by weight (Horvitz-Thompson)."""
+        count = self.shape[0]
+        if count <= size:
+            return torch.arange(count, device=self.weight.device), self.weight
+        chance = (0.5 / count + 0.5 * self.weight.double() / self.weight.double().sum()) * size
+        chance = chance.clamp(max=1.0)
+        marks = chance.cumsum(0) + float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
+        drawn = (
+            torch.diff(marks.floor(), prepend=marks.new_tensor([float(marks[0] - chance[0])]).floor()) > 0
+        ).nonzero()
+        rows = drawn[:, 0]
+        return rows, (self.weight[rows] / chance[rows].float()).float()
+
+
+def basis(
+    matrix: Tensor, importance: Tensor | None = None, metric: Tensor | None = None, p: float = 1.0, seed: int = 0
+) -> Basis:
+    """The basis of a table (n x d) under row importances and a metric on directions, at the ellipsoid's p."""
+    caller = Caller(matrix)
+    given, factor = caller.importance(importance), caller.metric(metric)
+    count, width = matrix.shape
+    weight = torch.ones(count, device=matrix.device) if given is None else (given / given.mean()).float()
+    mean = torch.zeros(width, dtype=torch.float64, device=matrix.device)
+    for first in range(0, count, BLOCK):
+        span = slice(first, first + BLOCK)
+        mean += weight[span].double() @ matrix[span].double()
+    center = (mean / weight.double().sum()).float()
+    found = lewis_ellipsoid(
+        matrix.float() - center, p, given, None if factor is None else metric, seed=seed, strict=False
+    )
+    axes = found.axes.double()
+    into = (axes if factor is None else factor @ axes).float()
+    variance = torch.zeros(width, dtype=torch.float64, device=matrix.device)
+    for first in range(0, count, BLOCK):
+        span = slice(first, first + BLOCK)
+        variance += weight[span].double() @ ((matrix[span].float() - center) @ into).double().square()
+    order = variance.argsort(descending=True)
+    axes = axes[:, order]
+    back = axes.T if factor is None else torch.linalg.solve(factor.T, axes).T
+    return Basis(
+        matrix, weight, center, into[:, order].contiguous(), back.float().contiguous(), variance[order] / count
+    )
