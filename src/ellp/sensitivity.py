@@ -1,8 +1,9 @@
 """What a model's output reacts to: gradients of random projections of it, with respect to the token embeddings.
 
-Let ``x`` be the embedding of a token in a text, ``J = dy/dx`` for the output y of the dense model, and ``g = J^T r`` with
-random r, ``E[r r^T] = I``. Then ``E[g g^T] = E[J^T J]``, and to first order an error e of a token's row moves the output by
-``E|J e|^2 = e H e^T`` with ``H = E[g g^T]`` over texts and tokens. No labels are needed; and no data, where texts are made.
+Let ``x`` be the embedding of a token in a text, ``J = dy/dx`` for the output y of the dense model, and ``g = J^T r``
+with random r, ``E[r r^T] = I``. Then ``E[g g^T] = E[J^T J]``, and to first order an error e of a token's row moves the
+output by ``E|J e|^2 = e H e^T`` with ``H = E[g g^T]`` over texts and tokens. No labels are needed; and no data, where
+texts are made.
 
 What the output is depends on the model:
 
@@ -89,7 +90,7 @@ def sensitivity(
     sums = _Sums(*table.weight.shape)
     generator = torch.Generator().manual_seed(seed)
     batches = batches if isinstance(batches, Sequence) else list(batches)
-    with only(model, None), _looks(model, table) as looks, torch.enable_grad():
+    with only(model, None), _looks(model, table) as looks, torch.enable_grad(), _fast():
         for number, batch in enumerate(batches):
             if progress is not None:
                 progress("what the output reacts to", number, len(batches))
@@ -156,9 +157,18 @@ class _Sums:
         if not count or float(self.halves.sum(0).trace()) == 0:
             told = "no token: pass some texts" if not count else "gradients of zero: it does not depend on them"
             raise InputError(f"need an output that reacts to the tokens of some texts, got {told}")
-        return Sensitivity(
-            self.halves.sum(0) / count, self.rows, self.squares, self.seen, count, self.agreement()
-        )
+        return Sensitivity(self.halves.sum(0) / count, self.rows, self.squares, self.seen, count, self.agreement())
+
+
+@contextmanager
+def _fast() -> Iterator[None]:
+    """Products in whatever precision is fastest: chance disturbs the sums a hundred times more."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 # Running the model ----------------------------------------------------------------------------------------------------
@@ -175,7 +185,9 @@ def _looks(model: nn.Module, table: Any) -> Iterator[list[tuple[Tensor, Tensor]]
         found.append((inputs[0], leaf))
         return leaf * 1  # a leaf must not be changed in place, and some models do
 
-    layers = [module for module in model.modules() if isinstance(module, nn.Embedding) and module.weight is table.weight]
+    layers = [
+        module for module in model.modules() if isinstance(module, nn.Embedding) and module.weight is table.weight
+    ]
     with ExitStack() as stack:
         for layer in layers:
             stack.callback(layer.register_forward_hook(hook).remove)
@@ -249,7 +261,7 @@ def _projection(found: Any, model: Any, asked: Batch, pooling: str, generator: t
         ends = torch.stack([found["start_logits"], found["end_logits"]], -1).float()
         return (ends * _centred(_signs(ends, generator), mask[..., None])).sum()
     if "logits" in found:
-        scores = found["logits"].float()
+        scores: Tensor = found["logits"].float()
         head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
         if scores.ndim == 3 and head is not None and scores.shape[-1] == head.weight.shape[0]:
             return _log_probability(scores, generator)
@@ -257,9 +269,13 @@ def _projection(found: Any, model: Any, asked: Batch, pooling: str, generator: t
         signs = signs - signs.mean(-1, keepdim=True) * (scores.shape[-1] > 1)
         return (scores * signs * (_last_mask(asked)[..., None] if scores.ndim == 3 else 1)).sum()
     if "last_hidden_state" in found:
-        vectors = nn.functional.normalize(_pooled(found["last_hidden_state"].float(), _last_mask(asked), pooling), dim=-1)
+        vectors = nn.functional.normalize(
+            _pooled(found["last_hidden_state"].float(), _last_mask(asked), pooling), dim=-1
+        )
         return (vectors * _signs(vectors, generator)).sum()
-    raise InputError(f"need logits or hidden states, got {', '.join(found)} from {type(model).__name__}: pass another head")
+    raise InputError(
+        f"need logits or hidden states, got {', '.join(found)} from {type(model).__name__}: pass another head"
+    )
 
 
 def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
@@ -301,7 +317,9 @@ def _is_causal(model: Any) -> bool:
 
     kind = getattr(getattr(model, "config", None), "model_type", None)
     causal = kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return causal and (kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES or bool(getattr(model.config, "is_decoder", False)))
+    return causal and (
+        kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES or bool(getattr(model.config, "is_decoder", False))
+    )
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -311,8 +329,8 @@ def row_importance(found: Sensitivity, shares: Tensor) -> Tensor:
     """``share x E|g|^2`` for every token: how often it comes, times how strongly the output reacts to it each time.
 
     A token seen a few times tells little of its own, one not seen nothing. So reactions are first predicted from the
-    shares (``log |g|^2`` is about linear in ``log share``: rarer words say more), and each token's own mean moves away from
-    its prediction as far as its count allows: by empirical Bayes, the weight of the prediction is that of
+    shares (``log |g|^2`` is about linear in ``log share``: rarer words say more), and each token's own mean moves away
+    from its prediction as far as its count allows: by empirical Bayes, the weight of the prediction is that of
     ``variance within tokens / variance between tokens`` further occurrences.
     """
     seen = found.seen > 0

@@ -104,7 +104,9 @@ class Vocabulary:
         for first in range(0, len(texts), BATCH):
             batch = list(texts[first : first + BATCH])
             if self._backend is None:
-                yield from self.tokenizer(batch, add_special_tokens=framed, truncation=False, verbose=False)["input_ids"]
+                yield from self.tokenizer(batch, add_special_tokens=framed, truncation=False, verbose=False)[
+                    "input_ids"
+                ]
             else:
                 yield from (one.ids for one in self._backend.encode_batch_fast(batch, add_special_tokens=framed))
 

@@ -32,8 +32,8 @@ MARKS = {".": 65.3, ",": 61.6, '"': 26.7, "'": 24.3, "-": 15.3, "?": 5.6, ":": 3
 OTHER_MARKS = {
     "zh": {".": "。", ",": "，", "?": "？", "!": "！", ":": "：", ";": "；"},
     "ja": {".": "。", ",": "、", "?": "？", "!": "！"},
-    **dict.fromkeys(("ar", "fa", "ur"), {",": "،", "?": "؟", ";": "؛"}),
-    **dict.fromkeys(("hi", "bn"), {".": "।"}),
+    **{language: {",": "،", "?": "؟", ";": "؛"} for language in ("ar", "fa", "ur")},
+    **{language: {".": "।"} for language in ("hi", "bn")},
     "el": {"?": ";"},
 }
 FIRST = (MARKS["."] + MARKS["?"] + MARKS["!"]) / 1000  # of all words, those that begin a sentence
