@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--adapters", type=Path, required=True)
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--limit", type=int, help="use so many examples of each task")
     parser.add_argument("--only", help="variants, a comma between")
     options = parser.parse_args()
     models = {"sts": open_any(Source("demo"))}
@@ -97,10 +98,11 @@ def main() -> None:
     for name in models:
         task = TASKS[name]
         path = options.data / ("stsb" if name == "sts" else name) / "dev.tsv"
-        examples[name] = read_examples(path, pair=task.pair, classes=task.classes, limit=None)
+        examples[name] = read_examples(path, pair=task.pair, classes=task.classes, limit=options.limit)
     dense = open_any(Source("demo")).model
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {"rows": []}
-    record["dense"] = scores(models, examples, None)
+    record["dense"], record["limit"] = scores(models, examples, None), options.limit
+    print(record["dense"], flush=True)
     with tempfile.TemporaryDirectory() as folder:
         text = training_text(options.data, Path(folder) / "training-sentences.txt")
         run(options, record, models, examples, dense, text)

@@ -15,7 +15,7 @@ from ellp.importance import spec as language
 from ellp.importance.counts import interpolation, text_shares, texts_in
 from ellp.importance.fisher import fisher_rows
 from ellp.importance.prior import prior
-from ellp.importance.spec import Mixture, Power, Source, Spec, parse
+from ellp.importance.spec import Mixture, Power, Source, Spec, parse, sources
 from ellp.importance.vocabulary import Vocabulary
 from ellp.importance.words import has_word_lists, languages_of, word_shares
 from ellp.store import read_matrix
@@ -75,7 +75,10 @@ def choose(spec: str, vocabulary: Vocabulary, text: Path | None = None) -> Choic
         reasons.append(f"one half of {text.name} is likeliest, given the other, if its counts weigh {weight:g}")
         parts = ((weight, Source("text", str(text))), (round(1 - weight, 3), best))
         return Choice(str(Mixture(tuple(part for part in parts if part[0]))), "; ".join(reasons))
-    filled = _filled(parse(spec), vocabulary, reasons)
+    asked = parse(spec)
+    if vocabulary.tokenizer is None and any(source.name not in ("uniform", "file") for source in sources(asked)):
+        raise InputError(f"need a tokenizer for the importance {spec}, got none: use uniform or file:C.npy")
+    filled = _filled(asked, vocabulary, reasons)
     return Choice(str(filled), "; ".join(dict.fromkeys(reasons)) or None)
 
 

@@ -28,13 +28,14 @@ BATCH = 2048  # texts that go to the tokenizer together
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a table with ``size`` rows; rows beyond the tokenizer's own are spare."""
+    """The tokens of a table with ``size`` rows; rows beyond the tokenizer's own are spare. There may be no tokenizer:
+    then only what needs no names of tokens can be asked for."""
 
     tokenizer: Any
     size: int
 
     def __post_init__(self) -> None:
-        if len(self.tokenizer) > self.size:
+        if self.tokenizer is not None and len(self.tokenizer) > self.size:
             raise InputError(
                 f"need a tokenizer that belongs to the table ({self.size} rows), got one of {len(self.tokenizer)} "
                 "tokens: pass the model's own"
