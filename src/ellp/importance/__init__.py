@@ -76,7 +76,7 @@ def choose(spec: str, vocabulary: Vocabulary, text: Path | None = None) -> Choic
         parts = ((weight, Source("text", str(text))), (round(1 - weight, 3), best))
         return Choice(str(Mixture(tuple(part for part in parts if part[0]))), "; ".join(reasons))
     asked = parse(spec)
-    if vocabulary.tokenizer is None and any(source.name not in ("uniform", "file") for source in sources(asked)):
+    if vocabulary.tokenizer is None and any(source.name not in ("uniform", "file", "sensitivity") for source in sources(asked)):
         raise InputError(f"need a tokenizer for the importance {spec}, got none: use uniform or file:C.npy")
     filled = _filled(asked, vocabulary, reasons)
     return Choice(str(filled), "; ".join(dict.fromkeys(reasons)) or None)
