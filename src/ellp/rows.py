@@ -140,8 +140,10 @@ def read_rows(matrix: Tensor, importance: Tensor | None, factor: Tensor | None) 
     if importance is None:
         weight, unit = torch.ones(matrix.shape[0], dtype=torch.float64, device=matrix.device), 1.0
     else:
-        unit = float(importance.mean())
-        weight = importance / unit
+        largest_weight = importance.max()  # taken out first: a mean of numbers near the end of the range overflows
+        mean = (importance / largest_weight).mean()
+        unit = float(mean * largest_weight)
+        weight = importance / largest_weight / mean
     work = torch.float64 if matrix.dtype == torch.float64 else torch.float32
     return Rows(matrix=matrix, weight=weight, scale=scale, unit=unit, metric=factor, work=work)
 

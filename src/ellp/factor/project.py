@@ -60,6 +60,8 @@ def bounds(ellipsoid: Ellipsoid, basis: Tensor) -> Bounds:
     stretch = sigma[:, None] * (axes.T - (axes.T @ basis) @ basis.T)  # column j is D V^T (I-P) e_j
     spread = float(power_sum(torch.linalg.vector_norm(stretch, dim=0), p))
     upper = spread * ellipsoid.beta if spread > 0 else 0.0
+    if math.isinf(ellipsoid.alpha):
+        return Bounds(0.0, upper, 0.0)
     return Bounds(spread / ellipsoid.alpha, upper, _floor(sigma[rank:], width, p) / ellipsoid.alpha)
 
 
@@ -71,8 +73,8 @@ def _floor(tail: Tensor, width: int, p: float) -> float:
     """
     if math.isinf(p):
         return float(tail.max()) / math.sqrt(width) if len(tail) else 0.0
-    loss = len(tail) ** (1 - p / 2) if p <= 2 else width ** (p / 2 - 1)
-    return float(power_sum(tail, p)) / loss if len(tail) else 0.0
+    spread = max(1, len(tail) if p <= 2 else width)
+    return float(power_sum(tail, p)) * math.exp(-abs(1 - p / 2) * math.log(spread)) if len(tail) else 0.0
 
 
 def project(rows: Rows, basis: Tensor, dtype: torch.dtype) -> Pair:
