@@ -508,6 +508,36 @@ def test_unknown_choices() -> None:
         ellp.factorize(A, 1, refine="columns")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("p", [1e-3, 60.0, 400.0, 1e6])
+@pytest.mark.parametrize("method", ["lewis", "svd"])
+@pytest.mark.parametrize("refine", [None, "rows", "entries"])
+def test_extreme_powers_are_refused_or_bounded(p: float, method: str, refine: str | None) -> None:
+    A = laws.draw(300, 6)
+    try:
+        proof = ellp.factorize(A, 2, p=p, method=method, refine=refine, strict=False).certificate
+    except ellp.InputError as error:
+        assert "range of floats" in str(error)
+        return
+    assert proof.lower <= proof.error * 1.0001
+    assert proof.error <= proof.upper * 1.0001
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, math.inf])
+def test_importances_at_the_end_of_the_range(p: float) -> None:
+    A = laws.draw(300, 6)
+    even, huge = (ellp.factorize(A, 2, p=p, importance=np.full(300, t)).left for t in (1.0, 1e308))
+    torch.testing.assert_close(huge, even)
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**30])
+def test_seeds_out_of_range(seed: int) -> None:
+    for call in (ellp.lewis_ellipsoid, ellp.sketched_ellipsoid):
+        with pytest.raises(ellp.InputError, match="seed"):
+            call(laws.draw(9, 2), seed=seed)
+    with pytest.raises(ellp.InputError, match="seed"):
+        ellp.factorize(laws.draw(9, 2), 1, seed=seed)
+
+
 @pytest.mark.parametrize("p", [0.5, 3.0])
 def test_not_converged_keeps_what_was_found(p: float) -> None:
     A = laws.rows_of("heavy")

@@ -84,7 +84,7 @@ def test_a_sample_estimates_the_cost_without_bias(p: float) -> None:
     truth = laws.cost(A, x, p, rows.weight)
     generator = torch.Generator().manual_seed(0)
     drawn = [rows.sample(30, p, generator) for _ in range(400)]
-    values = torch.stack([laws.cost(sample.matrix, x, p, sample.weight) for sample in drawn])
+    values = torch.stack([laws.cost(A[sample.index], x, p, sample.weight) for sample in drawn])
     noise = values.std(dim=0) / math.sqrt(len(drawn))
     assert bool(((values.mean(dim=0) - truth).abs() <= 5 * noise + 1e-12 * truth).all())
     assert 15 <= sum(sample.count for sample in drawn) / len(drawn) <= 31
@@ -95,7 +95,7 @@ def test_a_sample_never_draws_what_has_no_weight() -> None:
     rows = read_rows(A, c, None)
     sample = rows.sample(100, 1.0, torch.Generator().manual_seed(0))
     ignored = {tuple(row.tolist()) for row in A[c == 0]}
-    assert not ignored & {tuple(row.tolist()) for row in sample.matrix}
+    assert not ignored & {tuple(row.tolist()) for row in together(sample)}
     assert sample.count > 50
 
 

@@ -56,6 +56,19 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, damage: str) -> None
         store.read_matrix(str(path))
 
 
+@pytest.mark.parametrize("place", range(10, 128, 3))
+def test_a_damaged_header_is_named_or_read(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((50, 50)))
+    whole = bytearray(path.read_bytes())
+    whole[place] = ord("(")
+    path.write_bytes(whole)
+    try:
+        assert store.read_matrix(str(path)).size
+    except InputError as error:
+        assert "a complete" in str(error)
+
+
 @pytest.mark.parametrize("name", ["missing.npy", "missing.safetensors:x", "table.csv"])
 def test_what_is_no_matrix_file_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "table.csv").write_text("1,2")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
 
@@ -105,14 +106,15 @@ def factorize(
     True
     """
     caller = Caller(A)
-    _check_options(rank, p, method, refine)
+    _check_options(rank, p, method, refine, seed)
     n, d = caller.matrix.shape
     weight, factor = caller.importance(importance), caller.metric(metric)
     solver = _Solver(p, method, tol, refine, seed, max_steps, strict, progress)
-    if n >= d or refine == "rows":  # rows of a wide matrix are rows, not its transpose's columns
-        solved = solver.solve(read_rows(caller.matrix, weight, factor), rank, caller.dtype)
-    else:
-        solved = _wide(caller.matrix, weight, factor, solver, rank, caller.dtype)
+    with _in_range(p):
+        if n >= d or refine == "rows":  # rows of a wide matrix are rows, not its transpose's columns
+            solved = solver.solve(read_rows(caller.matrix, weight, factor), rank, caller.dtype)
+        else:
+            solved = _wide(caller.matrix, weight, factor, solver, rank, caller.dtype)
     if rank >= min(n, d):
         solved = _exact(caller.matrix, solved, caller.dtype)
     left, right, ellipsoid, certificate = solved
@@ -210,8 +212,9 @@ def _check_p(p: float) -> None:
         raise InputError(f"need p of 0 or more, got {p}: 1 is robust, 2 is the SVD")
 
 
-def _check_options(rank: int, p: float, method: str, refine: str | None) -> None:
+def _check_options(rank: int, p: float, method: str, refine: str | None, seed: int) -> None:
     _check_p(p)
+    _check_seed(seed)
     whole = hasattr(rank, "__index__") and not isinstance(rank, bool)
     if not whole or rank < 1:
         raise InputError(f"need a rank of at least 1, got {rank}: pass a positive whole number")
@@ -221,6 +224,23 @@ def _check_options(rank: int, p: float, method: str, refine: str | None) -> None
         raise InputError(
             f"need refine to be None or one of {', '.join(get_args(Refine))}, got {refine!r}: pass one of these"
         )
+
+
+def _check_seed(seed: int) -> None:
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"need a seed of at most 63 bits, got {seed}: pass a smaller one")
+
+
+@contextmanager
+def _in_range(p: float) -> Iterator[None]:
+    """Powers that leave the range of floats are a matter of p, whatever step meets them first."""
+    try:
+        yield
+    except (ArithmeticError, torch.linalg.LinAlgError) as error:
+        raise InputError(
+            f"need a p whose powers and roots of these numbers are in the range of floats, got {p}: use one nearer to "
+            "1, or 0 or inf"
+        ) from error
 
 
 Solved = tuple[Tensor, Tensor, Ellipsoid, Certificate]
@@ -293,8 +313,11 @@ class _Solver:
 
 def _ellipsoid(A: Array, importance: Array | None, metric: Array | None, solver: _Solver) -> Ellipsoid:
     _check_p(solver.p)
+    _check_seed(solver.seed)
     caller = Caller(A)
-    found = solver.ellipsoid(read_rows(caller.matrix, caller.importance(importance), caller.metric(metric)))
+    rows = read_rows(caller.matrix, caller.importance(importance), caller.metric(metric))
+    with _in_range(solver.p):
+        found = solver.ellipsoid(rows)
     return replace(found, axes=caller.back(found.axes, wide=True), sigma=caller.back(found.sigma, wide=True))
 
 

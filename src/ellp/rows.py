@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ellp.errors import InputError
 
-CPU_BLOCK = 4 * 2**20  # bytes: a block and its whitened copy stay near the cores, and are few enough to loop over
+CPU_BLOCK = 2 * 2**20  # bytes: a block and its whitened copy stay near the cores, and are few enough to loop over
 CUDA_BLOCK = 512 * 2**20  # bytes: large enough to fill the device, small beside its memory
 ORDINARY = 2.0**16  # entries up to here, and down to its inverse, need no rescaling even when squared
 
@@ -24,7 +24,7 @@ ORDINARY = 2.0**16  # entries up to here, and down to its inverse, need no resca
 class Rows:
     """The rows of ``matrix @ metric @ basis / scale``, each weighing ``weight[i]``.
 
-    ``matrix`` is n x d and never copied; ``metric`` (d x d) is the factor S of the metric on row errors, ``basis``
+    ``matrix`` is n x d and never copied; ``index`` picks the rows meant, None all of them; ``metric`` (d x d) is the factor S of the metric on row errors, ``basis``
     (d x r, orthonormal) spans the rows of ``matrix @ metric`` where they do not fill the space; both are float64, and
     None stands for the identity. ``unit`` is what one unit of ``weight`` weighs for the caller.
     """
@@ -36,10 +36,11 @@ class Rows:
     metric: Tensor | None = None
     basis: Tensor | None = None
     work: torch.dtype = torch.float32
+    index: Tensor | None = None
 
     @property
     def count(self) -> int:
-        return int(self.matrix.shape[0])
+        return int(self.weight.shape[0])
 
     @property
     def width(self) -> int:
@@ -65,7 +66,7 @@ class Rows:
         """The matrix in caller's columns (not transformed), rescaled, in the working precision."""
         for first in range(0, self.count, self.block):
             span = slice(first, min(first + self.block, self.count))
-            block = self.matrix[span].to(self.work)
+            block = self.matrix[span if self.index is None else self.index[span]].to(self.work)
             yield span, block if self.scale == 1.0 else block / self.scale
 
     def transformed(self) -> Iterator[tuple[slice, Tensor]]:
@@ -109,7 +110,8 @@ class Rows:
         marks = torch.floor(steps + start)
         drawn = torch.diff(marks, prepend=torch.floor(start)[None]) > 0
         index = drawn.nonzero().squeeze(1)
-        return replace(self, matrix=self.matrix[index], weight=self.weight[index] / chance[index])
+        weight = self.weight[index] / chance[index]
+        return replace(self, weight=weight, index=index if self.index is None else self.index[index])
 
     def lengths(self) -> Tensor:
         """Euclidean length of every transformed row (float64)."""
@@ -138,8 +140,10 @@ def read_rows(matrix: Tensor, importance: Tensor | None, factor: Tensor | None) 
     if importance is None:
         weight, unit = torch.ones(matrix.shape[0], dtype=torch.float64, device=matrix.device), 1.0
     else:
-        unit = float(importance.mean())
-        weight = importance / unit
+        largest_weight = importance.max()  # taken out first: a mean of numbers near the end of the range overflows
+        mean = (importance / largest_weight).mean()
+        unit = float(mean * largest_weight)
+        weight = importance / largest_weight / mean
     work = torch.float64 if matrix.dtype == torch.float64 else torch.float32
     return Rows(matrix=matrix, weight=weight, scale=scale, unit=unit, metric=factor, work=work)
 

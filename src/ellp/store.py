@@ -41,7 +41,7 @@ def _split(source: str) -> tuple[Path, str | None]:
 def _read_npy(path: Path) -> Array:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError):
+    except Exception:  # a damaged header is parsed as Python, and fails in as many ways
         raise InputError(
             f"need a complete .npy file of numbers, got {path.name}, which is truncated, holds objects or is something "
             "else: save it again with numpy.save"

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ellp.memory import tidy
 from ellp.rows import Rows
 
 CPU_WHITEN_TILE = 96
@@ -128,6 +129,7 @@ def exponential(value: float) -> float:
 
 def sweep(rows: Rows, inverse: Tensor, p: float) -> Sweep:
     """The whitened, reweighted Gram matrix G; ``inverse`` is R^-1 (float64, upper triangular)."""
+    tidy(inverse.numel() * inverse.itemsize)
     whiten = rows.map_back(inverse).to(rows.work)
     triangular = rows.plain and not rows.matrix.is_cuda
     buffer = torch.empty(min(rows.block, rows.count), rows.width, dtype=rows.work, device=rows.device)
@@ -162,7 +164,13 @@ class GramSum:
             self.total[first : first + self.tile, first:] += part
 
     def matrix(self) -> Tensor:
-        return self.total.triu() + self.total.triu(1).T
+        """The whole sum, in the memory that gathered it; nothing can be added any more."""
+        for first in range(0, self.total.shape[0], CPU_GRAM_TILE):
+            last = first + CPU_GRAM_TILE
+            corner = self.total[first:last, first:last]
+            corner.copy_(corner.triu() + corner.triu(1).T)
+            self.total[last:, first:last] = self.total[first:last, last:].T
+        return self.total
 
 
 def _times_upper(block: Tensor, upper: Tensor, out: Tensor) -> None:

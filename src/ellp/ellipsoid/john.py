@@ -34,8 +34,6 @@ def john(
     frame = gram_frame(squared, 2.0) or careful_frame(squared, 2.0)
     if frame.rows.width == 0:
         return Certified(frame, 1.0, 1.0, 1).ellipsoid(math.inf)
-    if frame.rows.width == 0:
-        return Certified(frame, 1.0, 1.0, 0).ellipsoid(math.inf)
     live = (rows.weight > 0).double()
     level = frame.rows.width / float(live.sum())
     frame, share = frame.stretched(level), live * level

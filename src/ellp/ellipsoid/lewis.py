@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ellp.ellipsoid.certificate import Ellipsoid, GramSum, Sweep, exponential, sweep
 from ellp.errors import NotConverged
+from ellp.memory import tidy
 from ellp.rows import Rows
 
 MAX_STEPS = 200
@@ -74,12 +75,11 @@ class Frame:
     inverse: Tensor
 
     @staticmethod
-    def at(rows: Rows, factor: Tensor) -> Frame:
-        identity = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
-        inverse = torch.linalg.solve_triangular(factor, identity, upper=True)
-        frame = Frame(rows, factor, inverse)
+    def at(rows: Rows, factor: Tensor, room: Tensor | None = None) -> Frame:
+        """The frame of this factor; ``room`` is a matrix of its size that may be overwritten."""
+        frame = Frame(rows, factor, _inverse(factor, room))
         exact = rows.work == torch.float64 or frame.condition <= FLOAT32_LIMIT
-        return frame if exact else Frame(rows.precise(), factor, inverse)
+        return frame if exact else replace(frame, rows=rows.precise())
 
     @property
     def condition(self) -> float:
@@ -94,8 +94,15 @@ class Frame:
         return Frame(self.rows, self.factor * root, self.inverse / root)
 
     def moved(self, triangle: Tensor, size: float) -> Frame:
-        """The frame whose factor is ``triangle @ R``, with M then made ``size`` times as large."""
-        return Frame.at(self.rows, triangle @ self.factor * math.sqrt(size))
+        """The frame whose factor is ``triangle @ R``, with M then made ``size`` times as large; uses ``triangle`` up."""
+        return Frame.at(self.rows, (triangle @ self.factor).mul_(math.sqrt(size)), room=triangle)
+
+
+def _inverse(factor: Tensor, room: Tensor | None = None) -> Tensor:
+    """The inverse of an upper triangular matrix."""
+    inverse = torch.empty_like(factor) if room is None else room
+    inverse.zero_().fill_diagonal_(1.0)
+    return torch.linalg.solve_triangular(factor, inverse, upper=True, out=inverse)
 
 
 @dataclass(frozen=True)
@@ -161,12 +168,12 @@ def _step(frame: Frame, seen: Sweep, step: int) -> tuple[Frame, Certified]:
 
 
 def _next_frame(frame: Frame, seen: Sweep) -> Frame:
-    shape = seen.gram * (frame.rows.width / seen.trace)
-    if seen.p >= DAMPED_FROM:
-        values, vectors = torch.linalg.eigh(shape)
-        shape = (vectors * values.pow(4 / (seen.p + 2))) @ vectors.T
-    root: Tensor = torch.linalg.cholesky(shape, upper=True)
-    return frame.moved(root, seen.size)
+    level = frame.rows.width / seen.trace
+    if seen.p < DAMPED_FROM:
+        return frame.moved(torch.linalg.cholesky(seen.gram, upper=True), seen.size * level)
+    values, vectors = torch.linalg.eigh(seen.gram * level)
+    damped = (vectors * values.pow(4 / (seen.p + 2))) @ vectors.T
+    return frame.moved(torch.linalg.cholesky(damped, upper=True), seen.size)
 
 
 def first_frame(rows: Rows, p: float, seed: int) -> Frame:
@@ -193,10 +200,11 @@ def gram_frame(rows: Rows, p: float) -> Frame | None:
     gram = GramSum(rows)
     for _, block in _leveled(rows, p):
         gram.add(block)
-    factor, failed = torch.linalg.cholesky_ex(gram.matrix(), upper=True)
+    total = gram.matrix()
+    factor, failed = torch.linalg.cholesky_ex(total, upper=True)
     if int(failed) != 0:
         return None
-    frame = Frame.at(rows, factor)
+    frame = Frame.at(rows, factor, room=total)
     return frame if frame.condition <= GRAM_LIMIT else None
 
 
@@ -239,6 +247,7 @@ def _leveled(rows: Rows, p: float) -> Iterator[tuple[slice, Tensor]]:
 def principal_axes(frame: Frame) -> tuple[Tensor, Tensor]:
     """Axis values (descending) and axes of ``M = R^T R`` in the metric's coordinates; missing axes get value 0."""
     factor, basis = frame.factor, frame.rows.basis
+    tidy(2 * factor.numel() * factor.itemsize)
     if factor.shape[0] == 0 or frame.condition > FLOAT32_LIMIT:
         _, sigma, across = torch.linalg.svd(factor)
         axes = across.T

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ellp.ellipsoid.certificate import Ellipsoid
 from ellp.errors import InputError
+from ellp.memory import tidy
 from ellp.rows import Rows
 
 
@@ -45,7 +46,7 @@ def power_sum(values: Tensor, p: float) -> Tensor:
     if p == 0:
         return (values != 0).to(values.dtype).sum(dim=-1)
     if p == 1:
-        return values.abs().sum(dim=-1)
+        return torch.linalg.vector_norm(values, ord=1, dim=-1)
     values = values.double() if p > 1 else values
     if p == 2:
         return values.square().sum(dim=-1)
@@ -59,6 +60,8 @@ def bounds(ellipsoid: Ellipsoid, basis: Tensor) -> Bounds:
     stretch = sigma[:, None] * (axes.T - (axes.T @ basis) @ basis.T)  # column j is D V^T (I-P) e_j
     spread = float(power_sum(torch.linalg.vector_norm(stretch, dim=0), p))
     upper = spread * ellipsoid.beta if spread > 0 else 0.0
+    if math.isinf(ellipsoid.alpha):
+        return Bounds(0.0, upper, 0.0)
     return Bounds(spread / ellipsoid.alpha, upper, _floor(sigma[rank:], width, p) / ellipsoid.alpha)
 
 
@@ -70,14 +73,15 @@ def _floor(tail: Tensor, width: int, p: float) -> float:
     """
     if math.isinf(p):
         return float(tail.max()) / math.sqrt(width) if len(tail) else 0.0
-    loss = len(tail) ** (1 - p / 2) if p <= 2 else width ** (p / 2 - 1)
-    return float(power_sum(tail, p)) / loss if len(tail) else 0.0
+    spread = max(1, len(tail) if p <= 2 else width)
+    return float(power_sum(tail, p)) * math.exp(-abs(1 - p / 2) * math.log(spread)) if len(tail) else 0.0
 
 
 def project(rows: Rows, basis: Tensor, dtype: torch.dtype) -> Pair:
     """The pair that projects every row, in the metric, onto the orthonormal columns of ``basis`` (d x k)."""
     onto = basis if rows.metric is None else rows.metric @ basis
     right = rows.unmeasured(basis.T).to(dtype)
+    tidy(rows.count * basis.shape[1] * dtype.itemsize)
     left = torch.empty(rows.count, basis.shape[1], dtype=dtype, device=rows.device)
     onto = onto.to(rows.work)
     for span, block in rows.blocks():
@@ -92,8 +96,11 @@ def weighted_error(rows: Rows, left: Tensor, right: Tensor, p: float) -> float:
     total = torch.zeros((), dtype=torch.float64, device=rows.device)
     right = right.to(rows.work)
     metric = None if rows.metric is None else rows.metric.to(rows.work)
+    buffer = torch.empty(min(rows.block, rows.count), right.shape[1], dtype=rows.work, device=rows.device)
     for span, block in rows.blocks():
-        residual = torch.addmm(block, left[span].to(rows.work) / rows.scale, right, alpha=-1)
+        part = left[span].to(rows.work)
+        part = part if rows.scale == 1.0 else part / rows.scale
+        residual = torch.addmm(block, part, right, alpha=-1, out=buffer[: block.shape[0]])
         cost = power_sum(residual if metric is None else residual @ metric, p).double() * rows.weight[span]
         total = torch.maximum(total, cost.max()) if math.isinf(p) else total + cost.sum()
     return float(total) * rows.unit * (rows.scale if math.isinf(p) else rows.scale**p)
