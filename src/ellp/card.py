@@ -82,6 +82,7 @@ def _what(record: Record) -> str:
     base = record.get("base_model")
     origin = code(record["source"]) + (f" ({code(base)})" if base not in (None, record["source"]) else "")
     factored = [layer for layer in record["layers"] if layer.get("rank") is not None]
+    coded = [layer for layer in record["layers"] if layer.get("coded")]
     p, method = _p(record["p"]), str(record["method"])
     how = ELLIPSOIDS.get(method, code(method))
     what = (
@@ -92,7 +93,16 @@ def _what(record: Record) -> str:
         f"directions kept are the main axes of an ellipsoid that rounds the l_p norm of the matrix's rows, p = {p:g}; "
         f"it comes from {how}."
     )
-    lines = [what]
+    lines = [what] if factored else []
+    if coded:
+        lines.append(
+            f"{'A' if lines else 'This is a'} smaller version of {origin}: {_count(len(coded), 'token table is', 'token tables are')} "
+            "stored as codes: rows are sums of codebook entries on the axes of an ellipsoid, and rows that matter more "
+            "are longer. A batch decodes only the rows it asks for."
+            if not factored
+            else f"{_count(len(coded), 'token table is', 'token tables are')} stored as codes: rows are sums of codebook "
+            "entries on the axes of an ellipsoid, and rows that matter more are longer."
+        )
     if record["keep"] is not None:
         lines.append(f"The share of a matrix's parameters to keep was set to {float(record['keep']):.4g}.")
     if record.get("preset") is not None:
@@ -150,6 +160,11 @@ def _layers(record: Record) -> str:
         "columns (or rows, where these are fewer). Neither is a task's accuracy."
     )
     notes = [note]
+    if any(layer.get("coded") for layer in layers):
+        notes.append(
+            "The error of a code is its weighted squared error in the metric, over that of storing one mean row for all; "
+            "parameters after coding are its bytes, two for each as in float16."
+        )
     if against:
         heads.append("against the SVD")
         notes.append("Against the SVD: this error over that of the SVD at the same rank; below 0 % is better.")
@@ -167,17 +182,25 @@ def _cost(p: float) -> str:
 
 def _layer(layer: Record, against: bool) -> list[str]:
     tied = "".join(f", {cell(name)}" for name in layer.get("tied") or ())
-    before, after = layer["parameters_before"], layer["parameters_after"]
+    before, after, coded = layer["parameters_before"], layer["parameters_after"], layer.get("coded")
     cells = [
         cell(layer["name"]) + (f" (shared with {tied[2:]})" if tied else ""),
         cell(layer["kind"]),
         f"{layer['rows']} x {layer['columns']}",
-        "dense" if layer.get("rank") is None else str(layer["rank"]),
+        _how(layer),
         f"{before:,} → {after:,}",
         _number(layer.get("distortion")),
-        _number(layer.get("error")),
+        f"{coded['error']:.2%}" if coded else _number(layer.get("error")),
     ]
     return cells + [_against(layer.get("error"), layer.get("svd_error"))] * against
+
+
+def _how(layer: Record) -> str:
+    """The rank of a layer, the bytes of its code, or that it is dense."""
+    coded = layer.get("coded")
+    if coded:
+        return f"coded in {coded['bytes']:,} bytes ({coded['chosen']['coder']})"
+    return "dense" if layer.get("rank") is None else str(layer["rank"])
 
 
 def _against(error: Any, baseline: Any) -> str:

@@ -1,8 +1,8 @@
 """Layers stored as a code. Like the factorized ones they are subclasses of the layer they replace, with its forward.
 
-``weight`` is the mean row (1 x d), which every row starts from: a program that does not know these layers fails on its
-shape. The code lies beside it in integer tensors, which keep their type when a model is cast. A batch decodes the rows
-it asks for, each once; the dense table never exists.
+``weight`` is empty (n x 0): a program that does not know these layers fails on its shape, and one that asks how many
+rows there are, or of what type, is told. The code lies beside it, mostly in integer tensors, which keep their type when
+a model is cast. A batch decodes the rows it asks for, each once; the dense table never exists.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ BLOCK = 4096  # rows a head decodes at a time
 
 
 class CodedAxes(nn.Module):
-    """The axes of a staged code: ``weight`` (packed integers) and ``scale``. Not an ``nn.Linear``: adapters pass it by."""
-
-    def __init__(self, weight: Tensor, scale: nn.Parameter) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self.scale = scale
+    """Holds the axes of a code. Not an ``nn.Linear``: adapters pass it by."""
 
 
 class _Coded:
@@ -36,9 +31,9 @@ class _Coded:
     def stored(self) -> dict[str, Tensor]:
         """The tensors of the code, by the names of its layout."""
         own: dict[str, Tensor] = {**self._parameters, **self._buffers}  # type: ignore[attr-defined]
-        if "proj" in self._modules:  # type: ignore[attr-defined]
-            axes = self._modules["proj"]  # type: ignore[attr-defined]
-            own |= {"proj.weight": axes.weight, "proj.scale": axes.scale}
+        axes = self._modules.get("proj")  # type: ignore[attr-defined]
+        if axes is not None:
+            own |= {f"proj.{name}": tensor for name, tensor in (*axes._parameters.items(), *axes._buffers.items())}
         return own
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -54,29 +49,40 @@ class _Coded:
         check_code(self.kind, self.stored(), self.settings["bits"], (self.num_embeddings, self.embedding_dim))  # type: ignore[attr-defined]
 
 
+def look_up(table: CodedEmbedding, input: Tensor) -> Tensor:
+    """The rows of some ids of any shape, each decoded once."""
+    ids = input.reshape(-1).long()
+    if not ids.numel() or torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        found = table.rows(ids)
+    else:
+        different, place = torch.unique(ids, return_inverse=True)
+        first, last = int(different[0]), int(different[-1])
+        if not 0 <= first <= last < table.num_embeddings:
+            raise IndexError(f"need token ids from 0 to {table.num_embeddings - 1}, got {first} to {last}")
+        found = table.rows(different).index_select(0, place)
+    return found.view(*input.shape, table.embedding_dim)
+
+
 class CodedEmbedding(_Coded, nn.Embedding):
-    """Looks rows up in a code, each row of a batch decoded once."""
+    """Looks rows up in a code."""
 
     kind: str
 
     def forward(self, input: Tensor) -> Tensor:
-        ids = input.reshape(-1).long()
-        if ids.shape[0] < 2 or torch.compiler.is_compiling() or torch.compiler.is_exporting():
-            found = self.rows(ids)
-        else:
-            different, place = torch.unique(ids, return_inverse=True)
-            _refuse_outside(different, self.num_embeddings)
-            found = self.rows(different).index_select(0, place)
-        return found.view(*input.shape, -1)
+        return look_up(self, input)
 
     def extra_repr(self) -> str:
         size = sum(tensor.numel() * tensor.element_size() for tensor in self.stored().values())
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.kind} in {size:,} bytes"
 
 
-def _refuse_outside(different: Tensor, count: int) -> None:
-    if different.numel() and not (0 <= int(different[0]) and int(different[-1]) < count):
-        raise IndexError(f"need token ids from 0 to {count - 1}, got {int(different[0])} to {int(different[-1])}")
+class CodedTwin(nn.Embedding):
+    """A table that shares its weight with a coded one, and reads the same code."""
+
+    table: CodedEmbedding
+
+    def forward(self, input: Tensor) -> Tensor:
+        return look_up(self.table, input)
 
 
 class CodedHead(nn.Linear):
@@ -86,63 +92,58 @@ class CodedHead(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         count = self.table.num_embeddings
-        blocks = torch.arange(count, device=input.device).split(BLOCK)
+        blocks = torch.split(torch.arange(count, device=input.device), BLOCK)
         logits = torch.cat([input @ self.table.rows(ids).to(input.dtype).T for ids in blocks], dim=-1)
         return logits if self.bias is None else logits + self.bias
 
 
 def install_code(
-    table: nn.Embedding, tied: Mapping[str, nn.Module], kind: str, tensors: Mapping[str, Tensor], settings: dict[str, int]
+    table: nn.Embedding,
+    tied: Mapping[str, nn.Module],
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    settings: dict[str, int],
 ) -> None:
     """Turn a dense table, in place, into a coded one, and the heads that share it into readers of its code."""
     trained = table.weight.requires_grad
-    parts = {
-        name: nn.Parameter(tensor, requires_grad=trained) if tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
-    }
-    table.__class__ = coded_class(type(table))
+    table.__class__ = coded_class(type(table), CodedEmbedding)
     del table._parameters["weight"]
-    for name, part in parts.items():
-        if "." in name:
-            continue
-        if isinstance(part, nn.Parameter):
-            table.register_parameter(name, part)
+    if any(name.startswith("proj.") for name in tensors):
+        table.proj = CodedAxes()
+    for name, tensor in tensors.items():
+        holder, last = (table.proj, name.removeprefix("proj.")) if name.startswith("proj.") else (table, name)
+        if tensor.is_floating_point():
+            holder.register_parameter(last, nn.Parameter(tensor, requires_grad=trained))
         else:
-            table.register_buffer(name, part)
-    if kind == "staged":
-        table.proj = CodedAxes(parts["proj.weight"], parts["proj.scale"])  # type: ignore[arg-type]
+            holder.register_buffer(last, tensor)
     table.kind, table.settings = kind, settings
     for layer in tied.values():
-        if isinstance(layer, nn.Embedding):
-            raise InputError("need one token table to code, got several modules that share a weight: share the module")
-        layer.__class__ = _subclass(type(layer), CodedHead, nn.Linear)
+        plain = CodedTwin if isinstance(layer, nn.Embedding) else CodedHead
+        layer.__class__ = coded_class(type(layer), plain)
         layer.weight = table.weight
         layer.__dict__["table"] = table  # past nn.Module's own registration: the code is saved once
 
 
-def coded_class(dense: type[nn.Module]) -> type[nn.Module]:
-    """The class of a coded table that is still an instance of its dense class."""
-    return _subclass(dense, CodedEmbedding, nn.Embedding)
-
-
-def _subclass(dense: type[nn.Module], plain: type[nn.Module], torch_class: type[nn.Module]) -> type[nn.Module]:
-    if dense is torch_class:
+def coded_class(dense: type[nn.Module], plain: type[nn.Module]) -> type[nn.Module]:
+    """The class of a coded layer that is still an instance of its dense class; the same one every time."""
+    if dense in (nn.Embedding, nn.Linear):
         return plain
-    known = _made.get(dense)
+    known = _made.get((dense, plain))
     if known is None:
-        known = _made[dense] = type(
+        known = _made[dense, plain] = type(
             f"Coded{dense.__name__}",
             (dense, plain),  # scaled embeddings call up to ours
-            {"__reduce_ex__": lambda self, protocol: (_blank, (dense,), self.__dict__), "__doc__": plain.__doc__},
+            {"__reduce_ex__": lambda self, protocol: (_blank, (dense, plain), self.__dict__), "__doc__": plain.__doc__},
         )
     return known
 
 
-_made: dict[type[nn.Module], type[nn.Module]] = {}
+_made: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
 
 
-def _blank(dense: type[nn.Module]) -> Any:
-    made = _made.get(dense) or coded_class(dense)
+def _blank(dense: type[nn.Module], plain: type[nn.Module]) -> Any:
+    """An empty instance of a coded class, for unpickling and copying."""
+    made = coded_class(dense, plain)
     return made.__new__(made)
 
 
@@ -150,7 +151,9 @@ def empty_code(kind: str, layout: Mapping[str, Any], like: Tensor) -> dict[str, 
     """Tensors of the right shapes and types, to be filled when a checkpoint is loaded; real numbers in the model's
     dtype. ``layout`` maps names to a type and sides, as :func:`layout_of` writes them."""
     if kind not in SHAPES or set(layout) != set(SHAPES[kind]):
-        raise InputError(f"need the layout of a code, got {kind!r} with {', '.join(layout) or 'nothing'}: restore config.json")
+        raise InputError(
+            f"need the layout of a code, got {kind!r} with {', '.join(layout) or 'nothing'}: restore config.json"
+        )
     made = {}
     for name, (dtype, *sides) in layout.items():
         if dtype not in ("real", "uint8", "int8", "int16", "int64") or any(not 0 <= side < 2**40 for side in sides):

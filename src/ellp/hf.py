@@ -23,13 +23,14 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ellp.coded import CodedAxes, CodedEmbedding, empty_code
 from ellp.errors import InputError, first_line
 from ellp.importance.spec import parse
 from ellp.layers import Projection, empty_factors
-from ellp.surgery import LayerPlan, Options, Plan, compress, install, select
+from ellp.surgery import CodeFacts, LayerPlan, Options, Plan, compress, install, install_empty_code, select
 
 METHOD = "ellp"
-FORMAT = 1
+FORMAT = 2  # 1 had factors only, and is still written where there is no code
 
 
 class EllpConfig(QuantizationConfigMixin):
@@ -44,6 +45,10 @@ class EllpConfig(QuantizationConfigMixin):
         self,
         keep: float | None = None,
         rank: int | None = None,
+        bytes: float | None = None,
+        size: int | None = None,
+        coder: str = "auto",
+        tapered: bool = False,
         layers: str | list[str] = "embeddings",
         p: float | str = 1.0,
         method: str = "lewis",
@@ -57,7 +62,8 @@ class EllpConfig(QuantizationConfigMixin):
         text: str | None = None,
         weighing: dict[str, Any] | None = None,
         factorized: list[dict[str, Any]] | None = None,
-        format: int = FORMAT,
+        coded: list[dict[str, Any]] | None = None,
+        format: int = 1,
         **unknown: Any,
     ) -> None:
         unknown.pop("quant_method", None)
@@ -69,8 +75,9 @@ class EllpConfig(QuantizationConfigMixin):
             raise InputError(f"need format {FORMAT} or older, got {format}: upgrade ellp")
         self.quant_method = METHOD  # type: ignore[assignment]
         self.keep, self.rank, self.layers, self.p = keep, rank, layers, p
+        self.bytes, self.size, self.coder, self.tapered = bytes, size, coder, tapered
         self.method, self.tol, self.refine, self.uniform, self.seed = method, tol, refine, uniform, seed
-        self.preset, self.factorized, self.format = preset, factorized, format
+        self.preset, self.factorized, self.coded, self.format = preset, factorized, coded, format
         self.importance, self.sensitivity, self.text, self.weighing = importance, sensitivity, text, weighing
         if factorized is None:
             self.options()  # refuses what cannot be done before a model is loaded
@@ -79,15 +86,19 @@ class EllpConfig(QuantizationConfigMixin):
     def options(self) -> Options:
         """The options of a fresh compression."""
         return Options(
-            self.keep,
-            self.rank,
-            self.layers,
-            float(self.p),
-            self.method,  # type: ignore[arg-type]
-            self.tol,
-            self.refine,  # type: ignore[arg-type]
-            self.uniform,
-            self.seed,
+            keep=self.keep,
+            rank=self.rank,
+            bytes=self.bytes,
+            size=self.size,
+            coder=self.coder,  # type: ignore[arg-type]
+            tapered=self.tapered,
+            layers=self.layers,
+            p=float(self.p),
+            method=self.method,  # type: ignore[arg-type]
+            tol=self.tol,
+            refine=self.refine,  # type: ignore[arg-type]
+            uniform=self.uniform,
+            seed=self.seed,
         )
 
     @classmethod
@@ -100,23 +111,26 @@ class EllpConfig(QuantizationConfigMixin):
         return cls(**settings, preset=preset, text=facts.get("text"), weighing=weighing)
 
     def filled(self, chosen: Iterable[LayerPlan]) -> EllpConfig:
-        """This configuration with the layers that became factors."""
-        self.factorized = [
-            {
-                "name": layer.name,
-                "kind": layer.kind,
-                "rows": layer.rows,
-                "columns": layer.columns,
-                "rank": layer.rank,
-                "tied": [list(pair) for pair in layer.tied],
-            }
-            for layer in chosen
-        ]
+        """This configuration with the layers that became factors or codes."""
+        changed = list(chosen)
+        self.factorized = [_entry(layer, {"rank": layer.rank}) for layer in changed if layer.rank is not None]
+        codes = [(layer, layer.coded) for layer in changed if layer.coded is not None]
+        self.coded = [
+            _entry(layer, {"code": facts.kind, "settings": facts.settings, "layout": facts.layout})
+            for layer, facts in codes
+        ] or None
+        self.format = FORMAT if self.coded else 1
         return self
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Everything: transformers 4 asks for this when it prints a configuration, and has none to inherit."""
         return dict(self.to_dict())
+
+
+def _entry(layer: LayerPlan, more: dict[str, Any]) -> dict[str, Any]:
+    """What a reload has to know of one layer."""
+    shape = {"name": layer.name, "kind": layer.kind, "rows": layer.rows, "columns": layer.columns}
+    return shape | more | {"tied": [list(pair) for pair in layer.tied]}
 
 
 class EllpQuantizer(HfQuantizer):
@@ -144,6 +158,9 @@ class EllpQuantizer(HfQuantizer):
             config = self.quantization_config
             attach(model, config, compress(model, config.options(), **weights_of(model, config)))
         settle(model)
+        for module in model.modules():
+            if isinstance(module, CodedEmbedding) and not module.weight.is_meta:
+                module.check()
         return model
 
     def is_serializable(self, safe_serialization: bool | None = None) -> bool:
@@ -185,7 +202,7 @@ def make_room(model: Any, config: EllpConfig) -> None:
     The folder may hold another architecture of the same base model, as when a masked language model becomes a
     classifier: names then gain or lose the base model's prefix, and layers that are not there are left out.
     """
-    entries = config.factorized or []
+    entries = [*(config.factorized or []), *(config.coded or [])]
     same = [type(model).__name__] == list(model.config.architectures or [])
     own = {entry["name"]: _name_here(model, entry["name"]) for entry in entries}
     done = []
@@ -196,9 +213,15 @@ def make_room(model: Any, config: EllpConfig) -> None:
         (layer,) = select(model, [name])
         others = tuple((other, kind) for other, kind in layer.tied if other not in own.values())
         tied = tuple((other, kind) for other, kind in entry["tied"]) if same else others
-        layer = replace(layer, name=name, kind=entry["kind"], rank=entry["rank"], tied=tied, skipped=None)
+        layer = replace(layer, name=name, kind=entry["kind"], tied=tied, skipped=None)
         like = model.get_submodule(name).weight
-        install(model, layer, *empty_factors(layer.rows, layer.columns, entry["rank"], like))
+        if "code" in entry:
+            facts = CodeFacts(entry["code"], dict(entry["settings"]), entry["layout"], 0, 0.0, {})
+            layer = replace(layer, size=0, coded=facts)
+            install_empty_code(model, layer, empty_code(facts.kind, facts.layout, like), facts)
+        else:
+            layer = replace(layer, rank=entry["rank"])
+            install(model, layer, *empty_factors(layer.rows, layer.columns, entry["rank"], like))
         done.append(layer)
     model.config.quantization_config = config.filled(done)
     declare_aliases(model)
@@ -221,9 +244,9 @@ def declare_aliases(model: Any) -> None:
     seen: set[int] = set()
     aliases = []
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, Projection):
+        if isinstance(module, (Projection, CodedAxes, CodedEmbedding)):
             if id(module) in seen:
-                aliases.append(f"{name}.weight")
+                aliases += [f"{name}.{key}" for key in (*module._parameters, *module._buffers)]
             seen.add(id(module))
     model._tied_weights_keys = sorted({*model._tied_weights_keys, *aliases})
 

@@ -6,3 +6,4 @@ from typing import Literal
 
 Method = Literal["lewis", "loewner", "sketch", "svd"]
 Refine = Literal["entries", "rows"]
+How = Literal["auto", "codebook", "scalar", "int8", "rounding"]

@@ -79,8 +79,12 @@ def compress_folder(
     ``importance``, ``sensitive`` and ``text`` are those of :func:`ellp.weighing.weigh`; what is left out is chosen for
     the token table, except in the paper's presets, where all rows and directions weigh alike.
     """
-    if (preset is None) == (settings.get("keep") is None and settings.get("rank") is None):
-        raise InputError("need one of --keep, --rank and --preset: --keep 0.25 keeps a quarter of the chosen layers")
+    budgets = [settings.get(name) for name in ("keep", "rank", "bytes", "size")]
+    if (preset is None) == all(budget is None for budget in budgets):
+        raise InputError(
+            "need one of --bytes, --size, --keep, --rank and --preset: --bytes 1/8 codes the token table in an eighth of "
+            "float16"
+        )
     if output is None and preset is None:
         raise InputError("need a folder for the result, got none: pass -o DIR")
     options = Options(**settings) if preset is None else Options(**{**settings, "keep": 0.5})
@@ -272,6 +276,12 @@ def _batches(bundle: Bundle, texts: list[str]) -> Iterator[dict[str, Tensor]]:
         yield dict(batch)
 
 
+def bytes_in_memory(model: Any) -> int:
+    """Bytes of a model's tensors, those shared by several layers once."""
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
 def parameters(model: Any) -> int:
     """Parameters of a model, those shared by several layers once."""
     return sum(parameter.numel() for parameter in model.parameters())
@@ -298,6 +308,8 @@ def _record(
         "auto_class": next((auto for end, auto in AUTO_CLASSES.items() if architecture.endswith(end)), "AutoModel"),
         "keep": plan.options.keep,
         "rank": plan.options.rank,
+        "bytes": plan.options.bytes,
+        "size": plan.options.size,
         "preset": preset,
         "p": plan.options.p if math.isfinite(plan.options.p) else str(plan.options.p),
         "method": plan.options.method,
@@ -308,6 +320,7 @@ def _record(
                 "rows": layer.rows,
                 "columns": layer.columns,
                 "rank": layer.rank,
+                "coded": layer.coded.record if layer.coded else None,
                 "tied": [name for name, _ in layer.tied],
                 "parameters_before": layer.before,
                 "parameters_after": layer.after,
@@ -322,6 +335,7 @@ def _record(
         "parameters_before": before,
         "parameters_after": parameters(model),
         "bytes_before": bundle.bytes_on_disk,
+        "memory_after": bytes_in_memory(model),
         "dtype": str(model.dtype).removeprefix("torch."),
         "calibrated": None if calibrate is None else f"linear layers on the texts of {calibrate.name}",
         "command": command,

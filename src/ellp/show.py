@@ -64,12 +64,14 @@ class LayerProgress:
 def compress_summary(record: Mapping[str, Any]) -> str:
     """A compression in a few lines for a person."""
     layers = record["layers"]
-    chosen = [layer for layer in layers if layer["rank"] is not None]
+    chosen = [layer for layer in layers if layer["rank"] is not None or layer["coded"]]
     width = max(len(layer["name"]) for layer in layers)
     lines = []
     for layer in layers if len(layers) <= 12 else chosen[:10]:
         shape = f"{layer['rows']} x {layer['columns']}"
-        if layer["rank"] is None:
+        if layer["coded"]:
+            lines.append(f"{layer['name']:{width}}  {shape:>13}  {code_line(layer)}")
+        elif layer["rank"] is None:
             lines.append(f"{layer['name']:{width}}  {shape:>13}  dense: {layer['skipped']}")
         else:
             share = layer["parameters_after"] / layer["parameters_before"]
@@ -101,6 +103,13 @@ def weighing_lines(facts: Mapping[str, Any]) -> list[str]:
     elif missing:
         lines.append(f"sensitivity not measured: {missing}")
     return lines
+
+
+def code_line(layer: Mapping[str, Any]) -> str:
+    """A coded table in a few words: how, in how many bytes, at what error."""
+    coded = layer["coded"]
+    share = coded["bytes"] / (2 * layer["parameters_before"])
+    return f"{coded['chosen']['coder']}, {size(coded['bytes'])} ({share:.2%} of float16), error {coded['error']:.2%}"
 
 
 def factor_record(

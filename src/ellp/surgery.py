@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from ellp.activations import Batch, Calibration
 from ellp.arrays import Array, Caller
 from ellp.budget import Curve, break_even, spread
+from ellp.code.search import Coded, code_table
+from ellp.code.tapered import taper_table
+from ellp.coded import install_code, layout_of
 from ellp.errors import InputError
 from ellp.factor.project import power_sum
 from ellp.factoring import Certificate, Factors, factorize
 from ellp.layers import Projection, kind_of, obstacle, replace_weight
-from ellp.options import Method, Refine
+from ellp.options import How, Method, Refine
 from ellp.rows import largest_entry, read_rows
 from ellp.weights import Given, Weights
 
@@ -31,8 +34,23 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
+class CodeFacts:
+    """How a table was coded: what a reload needs (``kind``, ``settings``, ``layout``) and what it cost."""
+
+    kind: str
+    settings: dict[str, int]
+    layout: dict[str, list[Any]]
+    bytes: int
+    error: float
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class LayerPlan:
-    """One weight matrix and what becomes of it. ``tied`` maps the other layers that share it to their kinds."""
+    """One weight matrix and what becomes of it. ``tied`` maps the other layers that share it to their kinds.
+
+    It becomes factors of a ``rank``, or a code of at most ``size`` bytes; ``coded`` then tells of the code chosen.
+    """
 
     name: str
     kind: str
@@ -44,6 +62,13 @@ class LayerPlan:
     certificate: Certificate | None = None
     calibrated: bool = False
     weighted: bool = False
+    size: int | None = None
+    coded: CodeFacts | None = None
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the layer is changed at all."""
+        return self.rank is not None or self.size is not None
 
     @property
     def before(self) -> int:
@@ -51,6 +76,9 @@ class LayerPlan:
 
     @property
     def after(self) -> int:
+        """Parameters afterwards; those of a code by its bytes, two for each as in float16."""
+        if self.size is not None:
+            return (self.coded.bytes if self.coded else self.size) // 2
         return self.before if self.rank is None else self.rank * (self.rows + self.columns)
 
 
@@ -63,8 +91,8 @@ class Plan:
 
     @property
     def chosen(self) -> tuple[LayerPlan, ...]:
-        """The layers that become factors."""
-        return tuple(layer for layer in self.layers if layer.rank is not None)
+        """The layers that become factors or codes."""
+        return tuple(layer for layer in self.layers if layer.compressed)
 
     @property
     def before(self) -> int:
@@ -79,6 +107,10 @@ class Plan:
         lines = [f"{'layer':{width}}  {'shape':>13}  {'rank':>5}  {'parameters':>21}  distortion"]
         for layer in self.layers:
             shape = f"{layer.rows} x {layer.columns}"
+            if layer.size is not None:
+                cost = "" if layer.coded is None else f"error {layer.coded.error:.2%}"
+                lines.append(f"{layer.name:{width}}  {shape:>13}  {'coded':>5}  {layer.size:>15,} bytes  {cost}")
+                continue
             if layer.rank is None:
                 lines.append(f"{layer.name:{width}}  {shape:>13}  dense  {layer.before:>21,}  {layer.skipped}")
                 continue
@@ -92,10 +124,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """How to choose layers and ranks, and how to factor. ``keep`` is the share of the chosen layers' parameters."""
+    """How to choose layers and ranks, and how to factor.
+
+    ``keep`` is the share of the chosen layers' parameters. ``bytes`` is that of the token tables' bytes in float16, and
+    ``size`` a number of bytes: these tables are then coded in any way that ``coder`` allows, and ``keep`` or ``rank`` is
+    for the other layers. ``tapered`` gives the rows of a token table numbers by their worth, not one rank for all.
+    """
 
     keep: float | None = None
     rank: int | None = None
+    bytes: float | None = None
+    size: int | None = None
+    coder: How = "auto"
+    tapered: bool = False
     layers: Layers = "embeddings"
     p: float = 1.0
     method: Method = "lewis"
@@ -105,10 +146,20 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (self.keep is None) == (self.rank is None):
-            raise InputError(
-                f"need exactly one of keep and rank, got {self.keep} and {self.rank}: keep=0.25 keeps a quarter"
-            )
+        for pair in (("keep", "rank"), ("bytes", "size")):
+            values = [getattr(self, name) for name in pair]
+            if None not in values:
+                raise InputError(f"need at most one of {' and '.join(pair)}, got {values[0]} and {values[1]}: pass one")
+        if all(value is None for value in (self.keep, self.rank, self.bytes, self.size)):
+            raise InputError("need one of keep, rank, bytes and size, got none: keep=0.25 keeps a quarter")
+        if self.bytes is not None and not 0 < self.bytes <= 2:
+            raise InputError(f"need a share of float16's bytes above 0 and at most 2, got {self.bytes}: 1/8 is 0.125")
+        if self.size is not None and self.size < 1:
+            raise InputError(f"need a size of at least 1 byte, got {self.size}: pass a number of bytes")
+        if self.coder not in get_args(How):
+            raise InputError(f"need a coder out of {', '.join(get_args(How))}, got {self.coder!r}: pass one of these")
+        if self.tapered and self.keep is None:
+            raise InputError("need a share to keep for tapered rows, got none: pass keep")
         if self.keep is not None and not 0 < self.keep <= 1:
             raise InputError(f"need a share to keep above 0 and at most 1, got {self.keep}: 0.25 keeps a quarter")
         if self.rank is not None and self.rank < 1:
@@ -177,7 +228,7 @@ def compress(
     for number, layer in enumerate(drafted.layers):
         if progress is not None:
             progress(layer.name, number, len(drafted.layers))
-        done.append(_replace(model, layer, drafted.options, calibration, weights) if layer.rank else layer)
+        done.append(_replace(model, layer, drafted.options, calibration, weights) if layer.compressed else layer)
     if progress is not None:
         progress("", len(done), len(done))
     return replace(drafted, layers=tuple(done))
@@ -219,6 +270,8 @@ def draft(
     if not open_ones:
         reasons = "; ".join(f"{layer.name}: {layer.skipped}" for layer in found[:3]) or "it has none of that kind"
         raise InputError(f"need a layer to factor, got none for layers={options.layers!r} ({reasons})")
+    sized = _sized([layer for layer in open_ones if layer.kind == "embedding"], options)
+    open_ones = [layer for layer in open_ones if layer.name not in sized]
     if options.keep is None or options.uniform or len(open_ones) == 1:
         ranked = [_ranked(layer, options) for layer in open_ones]
     else:
@@ -232,13 +285,27 @@ def draft(
             replace(layer, rank=rank, skipped=None if rank else "its axes are worth more than their size")
             for layer, rank in zip(open_ones, ranks, strict=True)
         ]
-    by_name = {layer.name: layer for layer in ranked}
+    by_name = sized | {layer.name: layer for layer in ranked}
     return Plan(tuple(by_name.get(layer.name, layer) for layer in found), options)
+
+
+def _sized(tables: list[LayerPlan], options: Options) -> dict[str, LayerPlan]:
+    """Token tables with the bytes each may take; two bytes a number if it is to be tapered."""
+    if options.bytes is not None or options.tapered:
+        share = options.bytes or options.keep or 0.0
+        sizes = [int(2 * share * table.before) for table in tables]
+    elif options.size is not None:
+        sizes = [options.size * table.before // sum(one.before for one in tables) for table in tables]
+    else:
+        return {}
+    return {table.name: replace(table, size=size) for table, size in zip(tables, sizes, strict=True)}
 
 
 def _ranked(layer: LayerPlan, options: Options) -> LayerPlan:
     """One layer at the rank, or the share of its parameters, that was asked for."""
     shape = (layer.rows, layer.columns)
+    if options.rank is None and options.keep is None:
+        return replace(layer, skipped="only token tables are coded: pass keep as well to factor it")
     if options.rank is not None:
         rank = options.rank
     elif options.keep == 1.0:
@@ -388,7 +455,8 @@ def _proved(layer: LayerPlan, found: Factors, mean: Tensor | None, weights: Weig
 def _replace(
     model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None, weights: Weights
 ) -> LayerPlan:
-    assert layer.rank is not None
+    if layer.rank is None:
+        return _code(model, layer, options, weights)
     dense = model.get_submodule(layer.name)
     weight: nn.Parameter = dense.weight  # type: ignore[assignment]
     found, mean = _solve(model, layer, layer.rank, options, calibration, weights)
@@ -403,6 +471,43 @@ def _replace(
         Projection(right.contiguous(), weight.requires_grad),
     )
     return _proved(layer, found, mean, weights)
+
+
+def _code(model: nn.Module, layer: LayerPlan, options: Options, weights: Weights) -> LayerPlan:
+    """Put a code of at most the planned bytes in place of a token table."""
+    assert layer.size is not None
+    table: Any = model.get_submodule(layer.name)
+    matrix: Tensor = table.weight.detach()
+    rows, directions = weights.importance.get(layer.name), weights.metric.get(layer.name)
+    with _naming(layer):
+        if options.tapered:
+            found = taper_table(matrix, layer.size // 2, rows, directions, options.p, options.seed)
+        else:
+            found = code_table(matrix, layer.size, rows, directions, options.p, options.coder, options.seed)
+    facts = _facts(found, table)
+    install_code(table, _tied_modules(model, layer), facts.kind, _in_dtype(found.tensors, matrix.dtype), facts.settings)
+    return replace(layer, coded=facts, weighted=layer.name in weights)
+
+
+def _facts(found: Coded, table: Any) -> CodeFacts:
+    padding = table.padding_idx
+    zero = padding is not None and not bool(table.weight[padding].any())
+    settings = {"bits": found.bits, **({"zero_padding": 1} if zero else {})}
+    return CodeFacts(found.kind, settings, layout_of(found.tensors), found.bytes, found.error, found.record())
+
+
+def _in_dtype(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+
+
+def _tied_modules(model: nn.Module, layer: LayerPlan) -> dict[str, nn.Module]:
+    return {name: model.get_submodule(name) for name, _ in layer.tied}
+
+
+def install_empty_code(model: nn.Module, layer: LayerPlan, tensors: dict[str, Tensor], facts: CodeFacts) -> None:
+    """Make room for a code that is about to be loaded."""
+    table: Any = model.get_submodule(layer.name)
+    install_code(table, _tied_modules(model, layer), facts.kind, tensors, facts.settings)
 
 
 def _through_outputs(dense: nn.Module, kind: str, across: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -11,14 +12,21 @@ from typing import Annotated
 import typer
 
 from ellp.cli.arguments import AllowPickle, Base, Model, RemoteCode
-from ellp.options import Method, Refine
+from ellp.errors import InputError
+from ellp.options import How, Method, Refine
 from ellp.presets import Preset
 
 
 def compress(
     model: Model,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="folder to write")] = None,
+    bytes: Annotated[
+        str | None, typer.Option("--bytes", help="code token tables in this share of float16's bytes: 1/8, 0.0625")
+    ] = None,
+    size: Annotated[str | None, typer.Option(help="the same as a size: 3MB, 800kB")] = None,
+    coder: Annotated[How, typer.Option(help="how tables are coded; auto takes what errs least")] = "auto",
     keep: Annotated[float | None, typer.Option(help="share of the chosen layers' parameters to keep")] = None,
+    tapered: Annotated[bool, typer.Option("--tapered", help="with --keep: longer rows for tokens that matter")] = False,
     preset: Annotated[Preset | None, typer.Option(help="the paper's rate for this architecture")] = None,
     rank: Annotated[int | None, typer.Option(help="one rank for every chosen layer")] = None,
     layers: Annotated[
@@ -56,6 +64,7 @@ def compress(
 
     names = [name.strip() for name in layers.split(",") if name.strip()]
     settings = {"keep": keep, "rank": rank, "layers": names[0] if len(names) == 1 else names, "p": p}
+    settings |= {"bytes": share(bytes), "size": byte_count(size), "coder": coder, "tapered": tapered}
     settings |= {"method": method, "tol": tol, "refine": refine, "uniform": uniform, "seed": seed}
     source = Source(model, base, dtype, allow_pickle, trust_remote_code, not no_tokenizer)
     command = shlex.join(["ellp", *sys.argv[1:]])
@@ -74,6 +83,37 @@ def compress(
             progress=progress,
         )
     typer.echo(json.dumps(record) if as_json else compress_summary(record))
+
+
+def share(given: str | None) -> float | None:
+    """A share written as 1/8, 0.125 or 12.5%.
+
+    >>> share("1/8"), share("12.5%")
+    (0.125, 0.125)
+    """
+    if given is None:
+        return None
+    top, slash, bottom = given.strip().removesuffix("%").partition("/")
+    try:
+        value = float(top) / float(bottom if slash else 1)
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"need a share such as 1/8 or 0.125, got {given!r}: write a number or a fraction") from None
+    return value / 100 if given.strip().endswith("%") else value
+
+
+def byte_count(given: str | None) -> int | None:
+    """A size written as 3MB, 800kB or 500000.
+
+    >>> byte_count("3MB"), byte_count("1.5 kB")
+    (3000000, 1500)
+    """
+    if given is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMgG]?)[bB]?\s*", given)
+    try:
+        return int(float(found[1]) * 1000 ** " kmg".index(found[2].lower() or " "))  # type: ignore[index]
+    except (TypeError, ValueError):
+        raise InputError(f"need a size such as 3MB or 800kB, got {given!r}: write a number and a unit") from None
 
 
 def inspect(

@@ -26,7 +26,8 @@ def store_axes(back: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 def read_axes(packed: Tensor, bits: int, columns: int) -> Tensor:
     """Axes as they are read back, without their scales (float32)."""
-    return unpack_bits(packed, bits, columns).float() - (2 ** (bits - 1) - 1)
+    found: Tensor = unpack_bits(packed, bits, columns).float() - (2 ** (bits - 1) - 1)
+    return found
 
 
 def axes_bytes(count: int, columns: int, bits: int, scale: int = 4) -> int:

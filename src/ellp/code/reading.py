@@ -1,7 +1,7 @@
 """Rows read back from a code: only those asked for, from the stored tensors alone.
 
-Two ways for the same numbers. The *ragged* one touches exactly the bytes of the asked rows. The *padded* one gives every
-row the longest length there is and can be traced: its shapes depend on nothing but the number of rows.
+Two ways for the same numbers. The *ragged* one touches exactly the places of the asked rows. The *padded* one gives
+every row the longest length there is and can be traced: its shapes depend on nothing but the number of rows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from ellp.errors import InputError
 
 Tensors = Mapping[str, Tensor]
 
+ROW_MAP = ("lengths", "levels", "starts")
 SHAPES = {
     "staged": (
         "weight",
+        "mean",
         "code",
         "lengths",
         "levels",
@@ -32,21 +34,38 @@ SHAPES = {
         "proj.weight",
         "proj.scale",
     ),
-    "rounded": ("weight", "code", "scales"),
+    "rounded": ("weight", "mean", "code", "scales"),
+    "tapered": ("weight", "mean", "numbers", *ROW_MAP, "proj.weight"),
 }
-"""The tensors of each kind of code."""
+"""The tensors of each kind of code. ``weight`` (n x 0) holds nothing but the place of the table and its rows' number."""
 
 
 def read_rows(kind: str, stored: Tensors, bits: int, columns: int, rows: Tensor, traced: bool = False) -> Tensor:
     """The given rows (int64) of a coded table, in the dtype of its real numbers; ``bits`` are those of the axes of a
     staged code, and those of a number of a rounded one."""
-    mean = stored["weight"]
+    mean = stored["mean"]
+    if kind == "tapered":
+        return torch.addmm(mean[0], _numbers(stored, rows, traced), stored["proj.weight"])
     if kind == "rounded":
         codes, scales = (stored[name].index_select(0, rows) for name in ("code", "scales"))
         return mean + read_rounded(codes, scales, bits, columns, GROUP).to(mean.dtype)
     found = _padded(stored, rows) if traced else _ragged(stored, rows)
     axes = read_axes(stored["proj.weight"], bits, columns).to(mean.dtype)
     return torch.addmm(mean[0], found * stored["proj.scale"], axes)
+
+
+def _numbers(stored: Tensors, rows: Tensor, traced: bool) -> Tensor:
+    """Coordinates that are stored as numbers: the first so many of every row, zeros behind them."""
+    start, length = _map(stored).spans(rows)
+    axes, stream = stored["proj.weight"].shape[0], stored["numbers"]
+    if traced:
+        step = torch.arange(axes, device=rows.device)
+        inside = step < length[:, None]
+        place = torch.where(inside, start[:, None] + step, 0)
+        return stream.index_select(0, place.view(-1)).view(place.shape) * inside
+    row, step, place = ragged(start, length)
+    flat = stream.new_zeros(rows.shape[0] * axes)
+    return flat.index_add(0, row * axes + step, stream.index_select(0, place)).view(-1, axes)
 
 
 def _ragged(stored: Tensors, rows: Tensor) -> Tensor:
@@ -101,17 +120,23 @@ def check_code(kind: str, stored: Tensors, bits: int, shape: tuple[int, int]) ->
     if not all(bool(torch.isfinite(tensor).all()) for tensor in real):
         raise InputError("need finite numbers in a code, got NaN or infinity: the code is damaged, write it again")
     packed = -(-columns * bits // 8)
+    _check_shape(stored, "weight", (count, 0))
+    _check_shape(stored, "mean", (1, columns))
+    if kind == "tapered":
+        axes = stored["proj.weight"].shape[0]
+        _check_shape(stored, "proj.weight", (axes, columns))
+        check_map(_map(stored), count, stored["numbers"].numel(), axes)
+        return
     if kind == "rounded":
-        _check_shape(stored, "weight", (1, columns))
         _check_shape(stored, "code", (count, packed))
         _check_shape(stored, "scales", (count, -(-columns // GROUP)))
         return
     stages, axes, width = stored["scale"].shape[0], stored["proj.weight"].shape[0], stored["axes"].shape[-1]
-    wanted = {"weight": (1, columns), "axes": (stages, width), "book": (stages,), "proj.weight": (axes, packed)}
+    wanted = {"axes": (stages, width), "book": (stages,), "proj.weight": (axes, packed)}
     wanted |= {"proj.scale": (axes,), "books": (stored["books"].shape[0], 256, width), "scale": (stages,)}
     for name, sides in wanted.items():
         _check_shape(stored, name, sides)
-    if stages and not (0 <= int(stored["axes"].min()) and int(stored["axes"].max()) < axes):
+    if stages and not (int(stored["axes"].min()) >= 0 and int(stored["axes"].max()) < axes):
         raise InputError(f"need stages on {axes} axes, got one outside: the code is damaged")
     if stages and int(stored["book"].max()) >= stored["books"].shape[0]:
         raise InputError("need a codebook for every stage, got a stage without: the code is damaged")

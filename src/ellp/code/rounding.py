@@ -23,7 +23,7 @@ GROUP = 32
 
 @dataclass(frozen=True)
 class Rounded:
-    """``codes`` (uint8, rows x ceil(columns bits / 8), packed) and ``scales`` (float16 bits as int16, rows x groups)."""
+    """``codes`` (uint8, rows x ceil(columns bits / 8), packed), ``scales`` (the bits of float16 as int16, rows x groups)."""
 
     codes: Tensor
     scales: Tensor
@@ -54,7 +54,7 @@ def round_matrix(matrix: Tensor, bits: int, group: int = GROUP) -> Rounded:
 def read_rounded(codes: Tensor, scales: Tensor, bits: int, columns: int, group: int = GROUP) -> Tensor:
     """The rows as they are read back (float32)."""
     values = unpack_bits(codes, bits, columns).float() - 2 ** (bits - 1)
-    step = scales.view(torch.float16).float().repeat_interleave(group, dim=1)[:, :columns]
+    step: Tensor = scales.view(torch.float16).float().repeat_interleave(group, dim=1)[:, :columns]
     return values * step
 
 
@@ -100,7 +100,8 @@ def unpack_bits(packed: Tensor, bits: int, columns: int) -> Tensor:
     place = torch.arange(columns, device=packed.device) * bits
     wide = torch.nn.functional.pad(packed.int(), (0, 1))
     window = wide[:, place // 8] | wide[:, place // 8 + 1] << 8
-    return window >> place % 8 & 2**bits - 1
+    found: Tensor = window >> place % 8 & 2**bits - 1
+    return found
 
 
 def _check(sides: int, bits: int, group: int) -> None:

@@ -21,8 +21,8 @@ from ellp.code.reading import read_rows
 from ellp.code.rounding import round_matrix, round_to_bits, rounded_bytes
 from ellp.code.staged import WIDTHS, Coder, Stages, choose, encode, find_stages, price
 from ellp.errors import InputError
+from ellp.options import How
 
-How = Literal["auto", "codebook", "scalar", "int8", "rounding"]
 Progress = Callable[[str, float], None]
 """Called with what is at work and the share done."""
 
@@ -49,7 +49,7 @@ class Candidate:
 class Coded:
     """The code chosen: its tensors by name, its bytes, its error on the whole table, and what else was tried."""
 
-    kind: Literal["staged", "rounded"]
+    kind: Literal["staged", "rounded", "tapered"]
     tensors: dict[str, Tensor]
     bits: int
     bytes: int
@@ -86,8 +86,8 @@ def code_table(
     found = basis(matrix, importance, metric, p, seed)
     search = _Search(found, size, seed)
     tried: list[tuple[Candidate, _Draft | None]] = []
-    coders: dict[str, tuple[Coder, ...]] = {"auto": ("codebook", "scalar", "int8"), "rounding": ()}
-    for number, coder in enumerate(coders.get(how, (how,))):  # type: ignore[arg-type]
+    coders: tuple[Coder, ...] = () if how == "rounding" else ("codebook", "scalar", "int8") if how == "auto" else (how,)
+    for number, coder in enumerate(coders):
         told(f"trying {coder}", 0.05 + 0.15 * number)
         tried += search.staged(coder, tried)
     if how in ("auto", "rounding"):
@@ -106,7 +106,7 @@ def code_table(
             found, chosen, draft, size, seed, lambda share: told(f"coding with {chosen.coder}", 0.5 + share / 2)
         )
     kind, tensors, bits = coded
-    error = _measured(found, kind, tensors, bits)
+    error = measured(found, kind, tensors, bits)
     bytes_used = sum(tensor.numel() * _counted(tensor) for tensor in tensors.values())
     told("", 1.0)
     return Coded(kind, tensors, bits, bytes_used, error, chosen, tuple(one for one, _ in tried))
@@ -114,8 +114,8 @@ def code_table(
 
 def decode_table(coded: Coded, shape: tuple[int, int]) -> Tensor:
     """The whole table as the layers read it (float32), for measurements."""
-    device = coded.tensors["weight"].device
-    spans = torch.arange(shape[0], device=device).split(BLOCK)
+    device = coded.tensors["mean"].device
+    spans = torch.split(torch.arange(shape[0], device=device), BLOCK)
     return torch.cat([read_rows(coded.kind, coded.tensors, coded.bits, shape[1], rows) for rows in spans])
 
 
@@ -226,11 +226,12 @@ def _round(found: Basis, chosen: Candidate) -> Any:
     assert chosen.bits is not None
     parts = [round_matrix(found.matrix[span].float() - found.mean, chosen.bits) for span, _ in found.blocks()]
     codes, scales = torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts])
-    tensors = {"weight": found.mean[None].clone(), "code": codes, "scales": scales}
+    tensors = {"weight": found.mean.new_empty(found.shape[0], 0), "mean": found.mean[None].clone()}
+    tensors |= {"code": codes, "scales": scales}
     return "rounded", tensors, chosen.bits
 
 
-def _measured(found: Basis, kind: str, tensors: dict[str, Tensor], bits: int) -> float:
+def measured(found: Basis, kind: str, tensors: dict[str, Tensor], bits: int) -> float:
     """The error of a code on the whole table, over that of the mean row alone."""
     error = 0.0
     for span, _ in found.blocks():
@@ -257,16 +258,16 @@ def _stage(found: Basis, chosen: Candidate, draft: _Draft, size: int, seed: int,
     for _ in range(2):  # once more with the room that stages nobody uses leave
         books = len(stages.first(used).books)
         room = size - fixed_bytes(found.shape, draft.axes, draft.axis_bits, used, stages.books.shape[2], books)
-        choice = _choose_within(errors, own, levels, room)
+        choice = choose_within(errors, own, levels, room)
         used = int(levels[choice].max())
     return _packed(found, stages.first(used), codes, choice, levels[: int(choice.max()) + 1], draft)
 
 
-def _choose_within(errors: Tensor, own: Tensor, levels: Tensor, room: float) -> Tensor:
+def choose_within(errors: Tensor, own: Tensor, levels: Tensor, room: float) -> Tensor:
     """A level for every row so that all fit into the room; chosen by blocks, since float32 copies are large."""
 
     def at(mu: float) -> Tensor:
-        parts = zip(errors.split(BLOCK), own.split(BLOCK), strict=True)
+        parts = zip(torch.split(errors, BLOCK), torch.split(own, BLOCK), strict=True)
         return torch.cat([choose(lost.float(), weight, levels, mu) for lost, weight in parts])
 
     scale = float(own.mean()) or 1.0
@@ -288,12 +289,16 @@ def _packed(found: Basis, stages: Stages, codes: Tensor, choice: Tensor, levels:
     lengths = levels[choice].long()
     steps = torch.arange(codes.shape[1], device=codes.device)
     stream = torch.cat(
-        [block[steps < length[:, None]] for block, length in zip(codes.split(BLOCK), lengths.split(BLOCK), strict=True)]
+        [
+            block[steps < length[:, None]]
+            for block, length in zip(torch.split(codes, BLOCK), torch.split(lengths, BLOCK), strict=True)
+        ]
     )
     packed, scale = store_axes(found.back[: draft.axes], draft.axis_bits)
     row_map = map_rows(choice, levels)
     tensors = {
-        "weight": found.mean[None].clone(),
+        "weight": found.mean.new_empty(found.shape[0], 0),
+        "mean": found.mean[None].clone(),
         "code": stream,
         "lengths": row_map.lengths,
         "levels": row_map.levels,
