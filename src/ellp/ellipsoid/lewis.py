@@ -103,7 +103,8 @@ def _inverse(factor: Tensor, room: Tensor | None = None) -> Tensor:
     inverse = torch.empty_like(factor) if room is None else room
     inverse.zero_().fill_diagonal_(1.0)
     out = None if factor.is_cuda else inverse
-    return torch.linalg.solve_triangular(factor, inverse, upper=True, out=out)
+    solved: Tensor = torch.linalg.solve_triangular(factor, inverse, upper=True, out=out)
+    return solved
 
 
 @dataclass(frozen=True)
