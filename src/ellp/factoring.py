@@ -236,7 +236,7 @@ def _in_range(p: float) -> Iterator[None]:
     """Powers that leave the range of floats are a matter of p, whatever step meets them first."""
     try:
         yield
-    except (ArithmeticError, torch.linalg.LinAlgError) as error:
+    except (ArithmeticError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
         raise InputError(
             f"need a p whose powers and roots of these numbers are in the range of floats, got {p}: use one nearer to "
             "1, or 0 or inf"

@@ -24,9 +24,10 @@ ORDINARY = 2.0**16  # entries up to here, and down to its inverse, need no resca
 class Rows:
     """The rows of ``matrix @ metric @ basis / scale``, each weighing ``weight[i]``.
 
-    ``matrix`` is n x d and never copied; ``index`` picks the rows meant, None all of them; ``metric`` (d x d) is the factor S of the metric on row errors, ``basis``
-    (d x r, orthonormal) spans the rows of ``matrix @ metric`` where they do not fill the space; both are float64, and
-    None stands for the identity. ``unit`` is what one unit of ``weight`` weighs for the caller.
+    ``matrix`` is n x d and never copied; ``index`` picks the rows meant, None all of them; ``metric`` (d x d) is
+    the factor S of the metric on row errors, ``basis`` (d x r, orthonormal) spans the rows of ``matrix @ metric``
+    where they do not fill the space; both are float64, and None stands for the identity. ``unit`` is what one unit
+    of ``weight`` weighs for the caller.
     """
 
     matrix: Tensor

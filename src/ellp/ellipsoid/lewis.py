@@ -94,7 +94,7 @@ class Frame:
         return Frame(self.rows, self.factor * root, self.inverse / root)
 
     def moved(self, triangle: Tensor, size: float) -> Frame:
-        """The frame whose factor is ``triangle @ R``, with M then made ``size`` times as large; uses ``triangle`` up."""
+        """The frame whose factor is ``triangle @ R``, M made ``size`` times as large; uses ``triangle`` up."""
         return Frame.at(self.rows, (triangle @ self.factor).mul_(math.sqrt(size)), room=triangle)
 
 
@@ -102,7 +102,9 @@ def _inverse(factor: Tensor, room: Tensor | None = None) -> Tensor:
     """The inverse of an upper triangular matrix."""
     inverse = torch.empty_like(factor) if room is None else room
     inverse.zero_().fill_diagonal_(1.0)
-    return torch.linalg.solve_triangular(factor, inverse, upper=True, out=inverse)
+    out = None if factor.is_cuda else inverse
+    solved: Tensor = torch.linalg.solve_triangular(factor, inverse, upper=True, out=out)
+    return solved
 
 
 @dataclass(frozen=True)

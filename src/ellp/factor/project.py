@@ -46,7 +46,8 @@ def power_sum(values: Tensor, p: float) -> Tensor:
     if p == 0:
         return (values != 0).to(values.dtype).sum(dim=-1)
     if p == 1:
-        return torch.linalg.vector_norm(values, ord=1, dim=-1)
+        summed: Tensor = torch.linalg.vector_norm(values, ord=1, dim=-1)
+        return summed
     values = values.double() if p > 1 else values
     if p == 2:
         return values.square().sum(dim=-1)
