@@ -164,7 +164,8 @@ def languages_of(vocabulary: Vocabulary) -> dict[str, float]:
 
 def _cover(spelling: Spelling, wordfreq: Any, language: str) -> float:
     """The share of a language's commonest words that are single tokens, in their usual form."""
-    listed = [word for word in wordfreq.get_frequency_dict(language, "small") if not re.search(r"\d", word)]
+    bins = wordfreq.get_frequency_list(language, "small")
+    listed = [word for words in bins for word in words if not re.search(r"\d", word)]
     foreign = sum(word.isascii() for word in listed[:PROBES]) < PROBES / 2  # then what is ASCII is borrowed
     shortest = 2 if language in ("zh", "ja", "ko") else 4
     own = (word for word in listed if len(word) >= shortest and not (foreign and word.isascii()))
