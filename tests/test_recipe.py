@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertFo
 import ellp
 from ellp.recipe import Source, compress_folder
 
+PLAIN: dict[str, Any] = {"importance": "uniform", "sensitive": False}  # quick: what rows weigh is tested elsewhere
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(595))]
 
 
@@ -159,11 +161,11 @@ def test_damaged_models_are_one_line_and_code_2(dense: Path, tmp_path: Path, dam
 
 
 def test_an_existing_folder_is_kept_unless_forced(dense: Path, tmp_path: Path) -> None:
-    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.4})
+    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.4}, **PLAIN)
     with pytest.raises(ellp.InputError, match="--force"):
-        compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3})
+        compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3}, **PLAIN)
     kept = json.loads((tmp_path / "small" / "config.json").read_text())["quantization_config"]["keep"]
-    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3}, force=True)
+    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3}, force=True, **PLAIN)
     assert kept == 0.4
     assert json.loads((tmp_path / "small" / "config.json").read_text())["quantization_config"]["keep"] == 0.3
 
@@ -180,7 +182,7 @@ torch.set_num_threads(1)
 source, rounds, chance = Source(sys.argv[1]), int(sys.argv[2]), random.Random(1)
 
 def compress(keep):
-    compress_folder(source, Path("small"), {"keep": keep}, force=True)
+    compress_folder(source, Path("small"), {"keep": keep}, force=True, importance="uniform", sensitive=False)
 
 def tried(work):  # in a process of its own: threads that the work starts do not survive a fork
     child = os.fork()
@@ -212,7 +214,7 @@ for _ in range(rounds):
 def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(dense: Path, tmp_path: Path) -> None:
     rounds, states, left = int(os.environ.get("ELLP_KILLS", "12")), [], 0
     for keep in ("0.3", "0.4"):
-        compress_folder(Source(str(dense)), tmp_path / keep, {"keep": float(keep)})
+        compress_folder(Source(str(dense)), tmp_path / keep, {"keep": float(keep)}, **PLAIN)
         states.append({name: digest for name, digest in contents(tmp_path / keep).items() if name != "README.md"})
     command = [sys.executable, "-c", KILLS, str(dense), str(rounds)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -226,5 +228,5 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(dense: Path, 
     assert killer.returncode == 0
     assert left or rounds < 50, "no kill met a folder being written"
     AutoModelForMaskedLM.from_pretrained(tmp_path / "small")
-    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3}, force=True)
+    compress_folder(Source(str(dense)), tmp_path / "small", {"keep": 0.3}, force=True, **PLAIN)
     assert sorted(os.listdir(tmp_path)) == ["0.3", "0.4", "small"]
