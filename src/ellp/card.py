@@ -95,13 +95,11 @@ def _what(record: Record) -> str:
     )
     lines = [what] if factored else []
     if coded:
+        stored = f"{_count(len(coded), 'token table is', 'token tables are')} stored as codes"
         lines.append(
-            f"{'A' if lines else 'This is a'} smaller version of {origin}: {_count(len(coded), 'token table is', 'token tables are')} "
-            "stored as codes: rows are sums of codebook entries on the axes of an ellipsoid, and rows that matter more "
-            "are longer. A batch decodes only the rows it asks for."
-            if not factored
-            else f"{_count(len(coded), 'token table is', 'token tables are')} stored as codes: rows are sums of codebook "
-            "entries on the axes of an ellipsoid, and rows that matter more are longer."
+            f"{'' if lines else f'A smaller version of {origin}, made with [ellp](https://pypi.org/project/ellp/). '}"
+            f"{stored}: rows are sums of codebook entries on an ellipsoid's axes, rows that matter more are longer, "
+            "and a batch decodes only its own rows."
         )
     if record["keep"] is not None:
         lines.append(f"The share of a matrix's parameters to keep was set to {float(record['keep']):.4g}.")
@@ -162,8 +160,8 @@ def _layers(record: Record) -> str:
     notes = [note]
     if any(layer.get("coded") for layer in layers):
         notes.append(
-            "The error of a code is its weighted squared error in the metric, over that of storing one mean row for all; "
-            "parameters after coding are its bytes, two for each as in float16."
+            "The error of a code is its weighted squared error in the metric, over that of one mean row for all; its "
+            "parameters are its bytes, two for each as in float16."
         )
     if against:
         heads.append("against the SVD")

@@ -94,11 +94,12 @@ class CodedHead(nn.Linear):
         count = self.table.num_embeddings
         blocks = torch.split(torch.arange(count, device=input.device), BLOCK)
         logits = torch.cat([input @ self.table.rows(ids).to(input.dtype).T for ids in blocks], dim=-1)
-        return logits if self.bias is None else logits + self.bias
+        bias: Tensor | None = self.bias
+        return logits if bias is None else logits + bias
 
 
 def install_code(
-    table: nn.Embedding,
+    table: Any,
     tied: Mapping[str, nn.Module],
     kind: str,
     tensors: Mapping[str, Tensor],

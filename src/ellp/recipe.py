@@ -82,8 +82,8 @@ def compress_folder(
     budgets = [settings.get(name) for name in ("keep", "rank", "bytes", "size")]
     if (preset is None) == all(budget is None for budget in budgets):
         raise InputError(
-            "need one of --bytes, --size, --keep, --rank and --preset: --bytes 1/8 codes the token table in an eighth of "
-            "float16"
+            "need one of --bytes, --size, --keep, --rank and --preset: --bytes 1/8 codes the token table in an eighth "
+            "of float16"
         )
     if output is None and preset is None:
         raise InputError("need a folder for the result, got none: pass -o DIR")

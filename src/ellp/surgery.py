@@ -127,7 +127,7 @@ class Options:
     """How to choose layers and ranks, and how to factor.
 
     ``keep`` is the share of the chosen layers' parameters. ``bytes`` is that of the token tables' bytes in float16, and
-    ``size`` a number of bytes: these tables are then coded in any way that ``coder`` allows, and ``keep`` or ``rank`` is
+    ``size`` a number of bytes: these tables are then coded in a way that ``coder`` allows, and ``keep`` or ``rank`` is
     for the other layers. ``tapered`` gives the rows of a token table numbers by their worth, not one rank for all.
     """
 

@@ -37,7 +37,7 @@ SHAPES = {
     "rounded": ("weight", "mean", "code", "scales"),
     "tapered": ("weight", "mean", "numbers", *ROW_MAP, "proj.weight"),
 }
-"""The tensors of each kind of code. ``weight`` (n x 0) holds nothing but the place of the table and its rows' number."""
+"""The tensors of each kind of code. ``weight`` (n x 0) only marks the table's place and how many rows it has."""
 
 
 def read_rows(kind: str, stored: Tensors, bits: int, columns: int, rows: Tensor, traced: bool = False) -> Tensor:

@@ -23,7 +23,7 @@ GROUP = 32
 
 @dataclass(frozen=True)
 class Rounded:
-    """``codes`` (uint8, rows x ceil(columns bits / 8), packed), ``scales`` (the bits of float16 as int16, rows x groups)."""
+    """Packed ``codes`` (uint8, n x ceil(d bits / 8)) and ``scales`` (the bits of float16 in int16, n x groups)."""
 
     codes: Tensor
     scales: Tensor
@@ -53,7 +53,7 @@ def round_matrix(matrix: Tensor, bits: int, group: int = GROUP) -> Rounded:
 
 def read_rounded(codes: Tensor, scales: Tensor, bits: int, columns: int, group: int = GROUP) -> Tensor:
     """The rows as they are read back (float32)."""
-    values = unpack_bits(codes, bits, columns).float() - 2 ** (bits - 1)
+    values: Tensor = unpack_bits(codes, bits, columns).float() - 2 ** (bits - 1)
     step: Tensor = scales.view(torch.float16).float().repeat_interleave(group, dim=1)[:, :columns]
     return values * step
 
@@ -66,7 +66,8 @@ def round_to_bits(matrix: Tensor, bits: int, group: int = GROUP) -> Tensor:
     tensor([[-4.,  1.,  2.,  0.]])
     """
     found = round_matrix(matrix, bits, group)
-    return read_rounded(found.codes, found.scales, bits, found.columns, group).to(matrix.dtype)
+    read: Tensor = read_rounded(found.codes, found.scales, bits, found.columns, group).to(matrix.dtype)
+    return read
 
 
 def rounded_bytes(shape: tuple[int, int], bits: int, group: int = GROUP) -> int:

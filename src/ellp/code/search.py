@@ -1,8 +1,8 @@
-"""A table and a number of bytes -> the code with the least error: every way to spend the bytes is tried on a sample.
+"""A table and a number of bytes -> the code with the least error: many ways to spend the bytes are tried on a sample.
 
 The ways: codebooks, scalar bits and int8 numbers on the ellipsoid's axes, with how many axes kept and how finely the
-axes themselves stored; and plain rounding of the table. The error is the importance-weighted squared error in the metric,
-as a share of the error of storing one mean row for all; every byte that is stored is counted.
+axes themselves stored; and plain rounding of the table. The error is the importance-weighted squared error in the
+metric, as a share of the error of storing one mean row for all; every byte that is stored is counted.
 """
 
 from __future__ import annotations
