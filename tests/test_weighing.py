@@ -71,7 +71,7 @@ def test_the_default_takes_the_best_there_is_and_says_so() -> None:
     assert found.importance.shape == (600,) and float(found.importance.mean()) == pytest.approx(1.0)
     assert found.importance[4] > found.importance[500] > found.importance[3] > 0
     assert float(torch.linalg.eigvalsh(found.metric)[0]) > 0.1
-    assert found.record["importance"] == "prior" and "no language" in found.record["reason"]
+    assert found.record["importance"] == "(prior)^0.5" and "no language" in found.record["reason"]
     assert found.record["sensitivity"]["gradients"] > 0
     json.dumps(found.record)
 
@@ -79,7 +79,7 @@ def test_the_default_takes_the_best_there_is_and_says_so() -> None:
 def test_text_changes_rows_and_directions(text: Path) -> None:
     model = encoder()
     plain, told = weigh(model, tokenizer()), weigh(model, tokenizer(), text=text)
-    assert told.record["importance"].startswith(("0.", "text:"))
+    assert told.record["importance"].startswith(("(0.", "(text:"))
     assert told.record["sensitivity"]["texts"] == "corpus.txt"
     assert plain.importance is not None and told.importance is not None
     common, rare = slice(4, 44), slice(100, 600)
@@ -207,12 +207,12 @@ def test_a_spread_budget_does_not_depend_on_the_units_of_weights() -> None:
 
 def test_a_folder_tells_what_its_rows_weighed(folder: Path, tmp_path: Path) -> None:
     record = compress_folder(Source(str(folder)), tmp_path / "small", {"keep": 0.4})
-    assert record["weighing"]["importance"] == "prior" and record["weighing"]["sensitivity"]["gradients"] > 0
+    assert record["weighing"]["importance"] == "(prior)^0.5" and record["weighing"]["sensitivity"]["gradients"] > 0
     assert record["layers"][0]["weighted"]
     config = json.loads((tmp_path / "small" / "config.json").read_text())["quantization_config"]
-    assert (config["importance"], config["sensitivity"]) == ("prior", True)
+    assert (config["importance"], config["sensitivity"]) == ("(prior)^0.5", True)
     card = (tmp_path / "small" / "README.md").read_text(encoding="utf-8")
-    assert "Importance of the token table's rows: `prior`" in card and "random projections" in card
+    assert "Importance of the token table's rows: `(prior)^0.5`" in card and "random projections" in card
     assert AutoModel.from_pretrained(tmp_path / "small").get_input_embeddings().weight.shape[1] < 48
 
 

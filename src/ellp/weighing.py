@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ ENOUGH = 0.9  # cosine of the metrics of two halves: that of their sum and the t
 BATCH = 32
 LONGEST = 128  # tokens of a text
 LAM = 0.2
+TEMPER = 0.5  # between the rows' chances (1), best for text just like that foretold, and all alike (0), best for any
 
 Progress = Callable[[str, int, int], None]
 
@@ -60,6 +61,8 @@ def weigh(
     table = model.get_input_embeddings()
     vocabulary = Vocabulary(tokenizer, table.weight.shape[0])
     choice = choose(importance, vocabulary, text)
+    if importance.strip() == "auto":
+        choice = replace(choice, spec=f"({choice.spec})^{TEMPER:g}")
     record: dict[str, Any] = {"asked": importance, "importance": choice.spec, "reason": choice.reason}
     record["sensitivity"] = None
     record["text"] = None if text is None else text.name

@@ -74,8 +74,8 @@ def _ragged(stored: Tensors, rows: Tensor) -> Tensor:
     row, step, place = ragged(start, length)
     values = _values(stored, step, stored["code"].index_select(0, place))
     axes = stored["proj.weight"].shape[0]
-    targets = row[:, None] * axes + stored["axes"].index_select(0, step)
-    flat = values.new_zeros(rows.shape[0] * axes).index_add(0, targets.view(-1), values.view(-1))
+    targets = stored["axes"].long().index_select(0, step).add_((row * axes)[:, None])
+    flat = values.new_zeros(rows.shape[0] * axes).scatter_add(0, targets.view(-1), values.view(-1))
     return flat.view(-1, axes)
 
 
@@ -96,10 +96,10 @@ def _padded(stored: Tensors, rows: Tensor) -> Tensor:
 
 def _values(stored: Tensors, step: Tensor, byte: Tensor) -> Tensor:
     """What each byte adds to its axes."""
-    books = stored["books"]
-    entry = stored["book"].index_select(0, step).long() * 256 + byte
     scale = stored["scale"]
-    return books.view(-1, books.shape[2]).index_select(0, entry).to(scale.dtype) * scale.index_select(0, step)[:, None]
+    entries = stored["books"].to(scale.dtype).view(-1, stored["books"].shape[2])
+    entry = (stored["book"].long() * 256).index_select(0, step).add_(byte)
+    return entries.index_select(0, entry) * scale.index_select(0, step)[:, None]
 
 
 def _map(stored: Tensors) -> Prefixes:
