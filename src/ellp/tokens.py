@@ -37,7 +37,7 @@ def chunks(model: Any, tokenizer: Any, examples: Examples, longest: int, seed: i
     kept = [(part, row) for part, row in zip(parts, rows, strict=True) if _predicted(row)]
     if not kept:
         raise InputError("need a text of at least two tokens, got less: pass a longer text")
-    texts = [(tokenizer.decode(part),) for part, _ in kept]
+    texts: list[tuple[str, ...]] = [(tokenizer.decode(part),) for part, _ in kept]
     counts = np.array([float(_predicted(row)) for _, row in kept])
     return Examples(texts, counts), [row for _, row in kept]
 

@@ -105,7 +105,7 @@ def _matthews_many(labels: Any, guesses: Any, weights: Any) -> Any:
 
 
 def _pearsons(labels: Any, guesses: Any, weights: Any) -> Any:
-    return _weighted_correlation(*(np.broadcast_to(side, weights.shape) for side in (labels, guesses)), weights)
+    return _weighted_correlation(labels[None], guesses[None], weights)
 
 
 def _spearmans(labels: Any, guesses: Any, weights: Any) -> Any:
