@@ -14,7 +14,8 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,18 @@ from ellp.tasks.glue import TASKS
 from ellp.tasks.task import Task, mean
 
 TURNS = 3
-TEXTS = 256  # of each task, at most
+TEXTS = 64  # of each task, at most
 KEEP = 0.25
-TRAINING = Training(epochs=2, limit=2000)
+TRAINING = Training(epochs=2)
 
 Row = dict[str, Any]
 
 
 class Place:
-    """Where the data and the adapters are."""
+    """Where the data and the adapters are, and which tasks to measure."""
 
-    def __init__(self, data: Path, adapters: Path) -> None:
-        self.data, self.adapters = data, adapters
+    def __init__(self, data: Path, adapters: Path, tasks: list[str], limit: int) -> None:
+        self.data, self.adapters, self.tasks, self.limit = data, adapters, tasks, limit
 
     def source(self, task: str) -> Source:
         return Source(str(self.adapters / task), "demo")
@@ -57,12 +58,12 @@ class Place:
 # Against transformers.pipeline ----------------------------------------------------------------------------------------
 
 
-def pipeline_rows(place: Place) -> list[Row]:
+def pipeline_rows(place: Place) -> Iterator[Row]:
     """The first of a task's dev examples, from texts to answers, tokenizing included; batches of 32 on both sides.
 
     ``sorted`` gives the pipeline its texts longest first, which it does not do by itself.
     """
-    return [pipeline_row(place, name) for name in ("mrpc", "stsb", "cola", "sst2")]
+    return (pipeline_row(place, name) for name in place.tasks)
 
 
 def pipeline_row(place: Place, name: str) -> Row:
@@ -107,11 +108,10 @@ def _answer(task: Task, found: Row) -> float:
 # The interval ---------------------------------------------------------------------------------------------------------
 
 
-def resample_rows(place: Place) -> list[Row]:
+def resample_rows(place: Place) -> Iterator[Row]:
     """The 95 % interval of a drop: a thousand resamples at once, and one metric call each, as scikit-learn has them."""
     generator = np.random.default_rng(0)
-    rows = []
-    for name in ("sst2", "mrpc", "cola", "stsb"):
+    for name in place.tasks:
         task, examples = TASKS[name], read_task(TASKS[name], place.data)
         labels = examples.labels
         if task.kind == "regress":
@@ -122,10 +122,8 @@ def resample_rows(place: Place) -> list[Row]:
         _drawn(task, labels, sides, generator)  # imports scikit-learn or scipy
         some = 20
         one = seconds(lambda: [_drawn(task, labels, sides, generator) for _ in range(some)], False)  # noqa: B023
-        rows.append(
-            {"task": name, "examples": len(labels), "seconds": many, "one_by_one": one * RESAMPLES / some / many}
-        )
-    return rows
+        cost = {"seconds": many, "one_by_one": one * RESAMPLES / some / many}
+        yield {"task": name, "examples": len(labels)} | cost
 
 
 def _drawn(task: Task, labels: Any, sides: list[Any], generator: Any) -> float:
@@ -139,10 +137,9 @@ def _drawn(task: Task, labels: Any, sides: list[Any], generator: Any) -> float:
 # Recovery -------------------------------------------------------------------------------------------------------------
 
 
-def finetune_rows(place: Place) -> list[Row]:
+def finetune_rows(place: Place) -> Iterator[Row]:
     """The embedding compressed to a quarter, its two factors fine-tuned, the dense model as teacher."""
-    rows = []
-    for name in ("mrpc", "stsb"):
+    for name in [task for task in place.tasks if task in ("mrpc", "stsb")]:
         with tempfile.TemporaryDirectory() as folder:
             small = Path(folder) / "small"
             print(f"finetune: {name} ...", file=sys.stderr, flush=True)
@@ -152,15 +149,13 @@ def finetune_rows(place: Place) -> list[Row]:
                 name,
                 place.data,
                 Path(folder) / "tuned",
-                TRAINING,
+                replace(TRAINING, limit=place.limit),
                 teacher=place.source(name),
                 cpu=True,
                 progress=lambda text, done, total: print(f"  {text}: {done}/{total}", end="\r", file=sys.stderr),
             )
-        rows.append(
-            {key: value for key, value in record.items() if key not in ("source", "teacher", "output", "command")}
-        )
-    return rows
+        places = ("source", "teacher", "output", "command")
+        yield {key: value for key, value in record.items() if key not in places}
 
 
 # Output ---------------------------------------------------------------------------------------------------------------
@@ -214,19 +209,24 @@ def main() -> None:
     parser.add_argument("--parts", default="pipeline,resamples,finetune")
     parser.add_argument("--data", type=Path, required=True, help="a folder with GLUE's tasks")
     parser.add_argument("--adapters", type=Path, required=True, help="a folder with an adapter for each task")
+    parser.add_argument("--tasks", default="mrpc,stsb,cola,sst2", help="a record keeps the rows of the others")
+    parser.add_argument("--limit", type=int, default=2000, help="training examples")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
-    place = Place(options.data, options.adapters)
-    parts: dict[str, Callable[[Place], list[Row]]] = {
+    place = Place(options.data, options.adapters, options.tasks.split(","), options.limit)
+    parts: dict[str, Callable[[Place], Iterator[Row]]] = {
         "pipeline": pipeline_rows,
         "resamples": resample_rows,
         "finetune": finetune_rows,
     }
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}
     for name in options.parts.split(","):
-        record[name] = machine() | {"rows": parts[name](place)}
-        if options.record:
-            options.record.write_text(json.dumps(record, indent=1) + "\n")
+        known = [row for row in record.get(name, {}).get("rows", []) if row["task"] not in place.tasks]
+        record[name] = machine() | {"rows": known}
+        for row in parts[name](place):
+            known.append(row)
+            if options.record:
+                options.record.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record))
 
 

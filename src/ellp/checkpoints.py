@@ -20,10 +20,11 @@ def begin(work: Path, request: dict[str, Any], resume: bool) -> Path | None:
     """Make the folder of checkpoints, or find the last whole one in it."""
     note = work / "request.json"
     if not resume:
-        if work.exists() and os.environ.get("RANK", "0") == "0":
-            raise InputError(f"need no unfinished training, got {work}: pass --resume to go on, or remove it")
-        work.mkdir(exist_ok=True)
-        note.write_text(json.dumps(request, indent=1) + "\n", encoding="utf-8")
+        if os.environ.get("RANK", "0") == "0":  # the first of several processes
+            if work.exists():
+                raise InputError(f"need no unfinished training, got {work}: pass --resume to go on, or remove it")
+            work.mkdir()
+            note.write_text(json.dumps(request, indent=1) + "\n", encoding="utf-8")
         return None
     if not note.is_file():
         raise InputError(f"need an unfinished training to resume, got none in {work}: leave --resume out")
@@ -50,7 +51,7 @@ def last_checkpoint(folder: Path) -> Path | None:
         if _complete(path):
             _check_numbers(path)
             return path
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=True)
     return None
 
 

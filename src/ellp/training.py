@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ def arguments_for(
     folder: Path, rows: int, *, epochs: int, rate: float, batch: int, seed: int, cpu: bool, worse: bool = False
 ) -> Any:
     """The Trainer's settings: AdamW, a tenth of the steps to warm up, then down to zero; a checkpoint every epoch."""
-    steps = math.ceil(rows / batch) * epochs
+    steps = math.ceil(rows / batch / int(os.environ.get("WORLD_SIZE", "1"))) * epochs
     return transformers.TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=epochs,
