@@ -8,6 +8,7 @@ import typer
 
 from ellp.cli.evaluate import evaluate
 from ellp.cli.factor import factor
+from ellp.cli.finetune import finetune
 from ellp.cli.model import compress, inspect
 from ellp.errors import EllpError
 
@@ -28,7 +29,7 @@ def ellp(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for verb in (compress, inspect, evaluate, factor):
+for verb in (compress, inspect, evaluate, finetune, factor):
     app.command()(verb)
 
 
