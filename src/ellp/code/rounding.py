@@ -36,7 +36,8 @@ def round_to_bits(matrix: Tensor, bits: int, group: int = GROUP) -> Tensor:
     if not bool(torch.isfinite(scale).all()):
         raise InputError("need scales that fit float16, got an overflow or a NaN: scale the matrix down first")
     codes = (padded / scale.masked_fill(scale == 0, 1.0)).round().clamp(-half, half - 1)
-    return (codes * scale).view(rows, -1)[:, :columns].to(matrix.dtype)
+    read: Tensor = (codes * scale).view(rows, -1)[:, :columns].to(matrix.dtype)
+    return read
 
 
 def rounded_bytes(shape: tuple[int, int], bits: int, group: int = GROUP) -> int:

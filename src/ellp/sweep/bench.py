@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ellp.surgery import LayerPlan, select
 from ellp.sweep.cache import Cache, file_name
 from ellp.sweep.grid import Cell, Entry, Variant
 from ellp.sweep.importances import row_importance
-from ellp.sweep.methods import METHODS, Approximation
+from ellp.sweep.methods import METHODS, UNIFORM, Approximation
 from ellp.sweep.portrait import portrait, spectra
 from ellp.sweep.problem import Problem, fingerprint
 from ellp.sweep.swap import sizes, swapped
@@ -54,6 +55,7 @@ class Opened:
     entry: Entry
     bundle: Bundle
     layers: list[LayerPlan]
+    mark: str
     prepared: dict[str, Prepared] = field(default_factory=dict)
 
     @property
@@ -88,7 +90,8 @@ class Bench:
             if not layers:
                 reason = f" ({found[0].name}: {found[0].skipped})" if found else ""
                 raise InputError(f"need a layer to approximate, got none for layers={self.job.layers!r}{reason}")
-            self.opened = Opened(entry, bundle, layers)
+            mark = fingerprint(*(tensor for _, tensor in sorted(bundle.model.named_parameters())))
+            self.opened = Opened(entry, bundle, layers, mark)
         return self.opened
 
     def _source(self, entry: Entry) -> Source:
@@ -106,7 +109,7 @@ class Bench:
         facts = portrait(opened.bundle, opened.layers)
         for layer, told in zip(opened.layers, facts["layers"], strict=True):
             told["fingerprint"] = fingerprint(opened.weight(layer))
-            told["spectrum"] = spectra(lambda p, layer=layer: self.problem(opened, layer, p, None), norms)
+            told["spectrum"] = spectra(partial(self._even, opened, layer), norms)
         return {"key": entry.key, "family": entry.family, "source": entry.source, **facts, "dense": dense}
 
     def measure(self, entry: Entry, variant: Variant, tasks: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -121,10 +124,13 @@ class Bench:
             yield from (failed(cell, error) for cell in cells)
             return
         for cell in cells:
-            try:
-                yield self._measured(opened, cell, found, facts, spent)
-            except Exception as error:
-                yield failed(cell, error)
+            yield self._attempt(opened, cell, found, facts, spent)
+
+    def _attempt(self, opened: Opened, cell: Cell, *found: Any) -> dict[str, Any]:
+        try:
+            return self._measured(opened, cell, *found)
+        except Exception as error:
+            return failed(cell, error)
 
     def _measured(
         self, opened: Opened, cell: Cell, found: dict[str, Approximation], facts: dict[str, Any], factor: float
@@ -163,10 +169,15 @@ class Bench:
                 "seconds": spent,
                 "task": asdict(prepared.task),
                 "parts": prepared.examples.parts,
+                "mark": opened.mark,
             }
             return {"answers": _tensor(answers), "labels": _tensor(prepared.examples.labels)}, facts
 
         tensors, facts = self.cache.recall(dense_name(opened.entry.key, name), make)
+        if facts["mark"] != opened.mark:
+            raise InputError(
+                f"need the {opened.entry.key} that the record was begun with, got other weights: use another folder"
+            )
         return tensors["answers"].numpy(), facts
 
     def problem(self, opened: Opened, layer: LayerPlan, p: float | None, importance: str | None) -> Problem:
@@ -177,6 +188,9 @@ class Bench:
             self.problems = {other: found for other, found in self.problems.items() if other[1:] == key[1:]}
             self.problems[key] = Problem(opened.weight(layer).detach(), p, weight, self.job.seed, self.cache)
         return self.problems[key]
+
+    def _even(self, opened: Opened, layer: LayerPlan, p: float) -> Problem:
+        return self.problem(opened, layer, p, UNIFORM)
 
     def _approximation(self, opened: Opened, layer: LayerPlan, variant: Variant) -> Approximation:
         problem = self.problem(opened, layer, variant.p, variant.importance)

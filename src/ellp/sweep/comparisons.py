@@ -69,7 +69,9 @@ def _answers(cache: Cache, cell: Mapping[str, Any], base: Mapping[str, Any]) -> 
     if dense is None or both[0] is None or both[1] is None:
         return None
     tensors, facts = dense
-    task = Task(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts["task"].items()})
+    told: dict[str, Any] = facts["task"]
+    rebuilt: Any = Task
+    task = rebuilt(**{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
     labels = tensors["labels"].numpy()
     examples = Examples([("",)] * len(labels), labels, tuple((name, count) for name, count in facts["parts"]))
     svd, other = (part[0]["answers"].numpy() for part in both if part is not None)
@@ -84,7 +86,7 @@ def _told(facts: dict[str, Any], gain: float, gains: Any) -> dict[str, Any]:
 def _family(cell: Mapping[str, Any]) -> str:
     """Models of one task each belong together, as do the tasks of one model: what stands before the task's name."""
     model, task = str(cell["model"]), str(cell["task"])
-    return model.removesuffix(task).removesuffix(":") if model in (task, f"{model.rpartition(':')[0]}:{task}") else model
+    return "" if model == task else model.removesuffix(f":{task}")
 
 
 def _seed(seed: int, task: str) -> int:

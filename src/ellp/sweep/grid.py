@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ellp.errors import InputError
+from ellp.importance.spec import parse
 from ellp.sweep.methods import FISHER, METHODS, UNIFORM, Method
 from ellp.tasks.glue import OWN, TASKS, check_names
 
@@ -69,7 +70,14 @@ class Cell:
         p = facts["p"]
         facts["p"] = p if p is None or math.isfinite(p) else str(p)
         facts["bytes_asked"] = facts.pop("share")
-        return {"id": self.id, "model": self.model, "task": self.task, "layers": self.layers, "layer": self.layers, **facts}
+        return {
+            "id": self.id,
+            "model": self.model,
+            "task": self.task,
+            "layers": self.layers,
+            "layer": self.layers,
+            **facts,
+        }
 
 
 @dataclass(frozen=True)
@@ -215,3 +223,27 @@ def _tasks_in(folder: Path) -> list[str]:
         return []
     return [task for task in sorted(TASKS) if any((folder / task / kind).is_file() for kind in kinds)]
 
+
+def read_importances(given: Sequence[str]) -> tuple[str, ...]:
+    """Importances as people write them, commas between; a comma within ``words:en,de`` is part of it.
+
+    >>> read_importances(["uniform,words:en,de", "0.5*prior+0.5*words"])
+    ('uniform', 'words:en,de', '0.5*prior+0.5*words')
+    """
+    found: list[str] = []
+    for part in (part.strip() for text in given for part in text.split(",")):
+        if found and not _is_importance(part):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    for name in found:
+        if name not in (UNIFORM, FISHER):
+            parse(name)
+    return tuple(dict.fromkeys(found))
+
+
+def _is_importance(text: str) -> bool:
+    try:
+        return text == FISHER or bool(parse(text))
+    except InputError:
+        return False

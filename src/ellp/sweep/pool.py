@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -102,10 +103,8 @@ def _assign(schedule: Schedule, workers: list[_Worker]) -> None:
             worker.unit = schedule.take(worker.last, busy)
             if worker.unit is not None:
                 worker.last, worker.left = worker.unit.entry.key, worker.unit.tasks
-                try:
+                with contextlib.suppress(OSError):  # it died while idle: reading from it says so
                     worker.pipe.send(worker.unit)
-                except OSError:
-                    pass  # it died while idle: reading from it says so
 
 
 def _died(job: Job, schedule: Schedule, worker: _Worker) -> Iterator[tuple[Unit, Message]]:
@@ -139,14 +138,12 @@ def serve(job: Job, norms: tuple[float, ...], pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     bench = Bench(job)
-    while True:
-        try:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
             unit = pipe.recv()
             for message in work(bench, unit, norms):
                 pipe.send(message)
             pipe.send(("done", None))
-        except (EOFError, OSError):
-            return
 
 
 def _end_with_parent() -> None:

@@ -34,7 +34,7 @@ def _layer(bundle: Bundle, layer: LayerPlan) -> dict[str, Any]:
     model: Any = bundle.model
     weight: Tensor = model.get_submodule(layer.name).weight.detach()
     words = None
-    if weight is not None and model.get_input_embeddings() is model.get_submodule(layer.name):
+    if model.get_input_embeddings() is model.get_submodule(layer.name):
         tokenizer = tokenizer_of(bundle)
         words = tokenizer.convert_ids_to_tokens(range(min(len(tokenizer), layer.rows)))
     rows = read_rows(weight, None, None).precise()

@@ -66,9 +66,11 @@ class Problem:
     def ellipsoid(self) -> Ellipsoid:
         """The ellipsoid of the rows; at p = 2 the SVD's. It depends on nothing but the matrix, p and importance."""
         assert self.p is not None, "a method that has no p asks for no ellipsoid"
-        name = f"ellipsoid-{fingerprint(self.matrix)}-{self.p:g}-{self.seed}-{fingerprint(self.importance)}"
+        rows = "even" if self.importance is None else fingerprint(self.importance)
+        name = f"ellipsoid-{fingerprint(self.matrix)}-{rows}-p{self.p:g}-seed{self.seed}"
         tensors, facts = self.cache.recall(name, self._found)
-        return Ellipsoid(tensors["axes"], tensors["sigma"], **facts)
+        axes, sigma = (tensors[part].to(self.matrix.device) for part in ("axes", "sigma"))
+        return Ellipsoid(axes, sigma, **facts)
 
     def _found(self) -> tuple[dict[str, Tensor], dict[str, float]]:
         assert self.p is not None
@@ -101,10 +103,15 @@ def _stored(factor: Tensor) -> Tensor:
     return stored
 
 
-def fingerprint(tensor: Tensor | None) -> str:
-    """A short name for the exact numbers in a tensor; ``even`` for none."""
-    if tensor is None:
-        return "even"
-    content = tensor.detach().cpu().contiguous()
-    raw = content.view(torch.uint8).numpy() if content.numel() else b""
-    return hashlib.sha256(f"{content.dtype}{tuple(content.shape)}".encode() + bytes(raw)).hexdigest()[:16]
+def fingerprint(*tensors: Tensor) -> str:
+    """A short mark of the exact numbers in tensors.
+
+    >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(2)), fingerprint(torch.zeros(2)) == fingerprint()
+    (True, False)
+    """
+    content = hashlib.sha256()
+    for tensor in tensors:
+        whole = tensor.detach().cpu().contiguous()
+        content.update(f"{whole.dtype}{tuple(whole.shape)}".encode())
+        content.update(whole.view(-1).view(torch.uint8).numpy().data)
+    return content.hexdigest()[:16]

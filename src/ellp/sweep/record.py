@@ -62,7 +62,9 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Run]:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FACTS).is_file():
         strangers = [path.name for path in folder.iterdir() if path.name not in (CACHE, ".lock")]
         if strangers:
-            raise InputError(f"need a new folder or one of an earlier sweep, got {folder} with {strangers[0]}: choose another")
+            raise InputError(
+                f"need a new folder or one of an earlier sweep, got {folder} with {strangers[0]}: choose another"
+            )
     if not folder.is_dir() and not folder.parent.is_dir():
         raise InputError(f"need an existing folder for the record, got {folder.parent}: create it first")
     folder.mkdir(exist_ok=True)
@@ -104,7 +106,9 @@ def _read_cells(path: Path, mend: bool) -> dict[str, dict[str, Any]]:
             cells[cell["id"]] = cell
         except (ValueError, TypeError, KeyError):
             if number < len(lines) - 1:
-                raise InputError(f"need one cell a line in {path}, got something else in line {number}: remove it") from None
+                raise InputError(
+                    f"need one cell a line in {path}, got something else in line {number}: remove it"
+                ) from None
             break
         whole += len(line) + 1
     if mend and whole < len(content):
@@ -118,12 +122,14 @@ def _check_same(folder: Path, found: dict[str, Any], wanted: Mapping[str, Any]) 
     for name in FIXED:
         if name in wanted and found.get(name) != plain(wanted[name]):
             raise InputError(
-                f"need the {name} that {folder} was begun with ({_short(found.get(name))}), got {_short(wanted[name])}: "
-                "use the same, or another folder"
+                f"need the {name} that {folder} was begun with ({_short(found.get(name))}), got "
+                f"{_short(wanted[name])}: use the same, or another folder"
             )
     for task, mark in wanted.get("data", {}).items():
         if found["data"].setdefault(task, mark) != mark:
-            raise InputError(f"need the examples of {task} that {folder} was begun with, got others: use another folder")
+            raise InputError(
+                f"need the examples of {task} that {folder} was begun with, got others: use another folder"
+            )
 
 
 def _short(value: Any) -> str:

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,17 @@ def sweep(
     }
     with open_run(folder, settings) as run:
         job = Job(
-            grid.layers, data, run.cache, base, limit, batch, seed, run.facts["threads"], device, allow_pickle, trust_remote_code
+            grid.layers,
+            data,
+            run.cache,
+            base,
+            limit,
+            batch,
+            seed,
+            run.facts["threads"],
+            device,
+            allow_pickle,
+            trust_remote_code,
         )
         start = time.perf_counter()
         wanted = grid.cells()
@@ -187,13 +197,8 @@ def data_marks(tasks: tuple[str, ...], data: Path | None) -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """The packages a result may depend on."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {"python": platform.python_version(), **found}
+    here = {str(found.metadata["Name"]).lower() for found in distributions()}
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES if name in here}
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -208,5 +213,3 @@ def machine(device: str) -> dict[str, Any]:
     if device.startswith("cuda") and torch.cuda.is_available():
         device = torch.cuda.get_device_name()
     return {"cpu": name, "cores": os.cpu_count() or 1, "memory_gb": round(memory, 1), "device": device}
-
-

@@ -25,14 +25,14 @@ class Schedule:
     def __init__(self, entries: Iterable[Entry], cells: Iterable[Cell], known: Iterable[str]) -> None:
         self.queues: dict[str, deque[Unit]] = {}
         self.blocked: set[str] = set()
-        entries = {entry.key: entry for entry in entries}
+        by_key = {entry.key: entry for entry in entries}
         by_variant: dict[tuple[str, Variant], list[str]] = {}
         for cell in cells:
             by_variant.setdefault((cell.model, cell.variant), []).append(cell.task)
         for (key, variant), tasks in by_variant.items():
-            self.queues.setdefault(key, deque()).append(Unit(entries[key], variant, tuple(tasks)))
+            self.queues.setdefault(key, deque()).append(Unit(by_key[key], variant, tuple(tasks)))
         for key in self.queues.keys() - set(known):
-            self.queues[key].appendleft(Unit(entries[key], None, entries[key].tasks))
+            self.queues[key].appendleft(Unit(by_key[key], None, by_key[key].tasks))
 
     def take(self, last: str | None, busy: Iterable[str]) -> Unit | None:
         """The next unit for a process that has the model ``last`` open, while others work on those in ``busy``."""

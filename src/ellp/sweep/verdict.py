@@ -31,7 +31,8 @@ class Comparison:
 
     def __str__(self) -> str:
         where = self.task if self.model in ("", self.task) else f"{self.model}, {self.task}"
-        return f"{where} at keep {self.keep:g}: {self.gain:+.2f} points (95 % between {self.low:+.2f} and {self.high:+.2f})"
+        spread = f"95 % between {self.low:+.2f} and {self.high:+.2f}"
+        return f"{where} at keep {self.keep:g}: {self.gain:+.2f} points ({spread})"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,11 @@ seen in 1 of 1 comparison, and the opposite in none.
     single, means = ([row for row in found if (row.task == MEAN) == wanted] for wanted in (False, True))
     if not single:
         return None
-    claim = CLAIM if (p, importance) == (1.0, "uniform") else f"at equal rank, l_{p:g} ({importance}) loses less than the SVD"
+    claim = (
+        CLAIM
+        if (p, importance) == (1.0, "uniform")
+        else f"at equal rank, l_{p:g} ({importance}) loses less than the SVD"
+    )
     parts = {name: tuple(row for row in single if row.outcome == name) for name in ("better", "worse", "open")}
     return Verdict(claim, **parts, means=tuple(means), text=_text(claim, parts, means, len(single)))
 
