@@ -9,6 +9,7 @@ import typer
 from ellp.cli.evaluate import evaluate
 from ellp.cli.factor import factor
 from ellp.cli.model import compress, inspect
+from ellp.cli.report import report
 from ellp.errors import EllpError
 
 app = typer.Typer(
@@ -28,7 +29,7 @@ def ellp(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for verb in (compress, inspect, evaluate, factor):
+for verb in (compress, inspect, evaluate, report, factor):
     app.command()(verb)
 
 

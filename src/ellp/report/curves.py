@@ -52,14 +52,14 @@ class Key:
     def label(self) -> str:
         """
         >>> Key("lp", 1.0, "frequencies").label, Key("svd", 2.0, None).label
-        ('p = 1, frequencies', 'SVD')
+        ('p = 1 with frequencies', 'SVD')
         """
         parts = [f"p = {power(self.p)}"] if self.method == "lp" and self.p is not None else []
         if self.method != "lp":
             name = METHODS.get(self.method, self.method)
             parts = [name] + [f"p = {power(self.p)}"] * (self.method not in METHODS and self.p is not None)
         importance = None if self.method == "fwsvd" else self.importance  # always the Fisher information
-        return ", ".join(parts if importance is None else [*parts, importance]) or self.method
+        return " with ".join([", ".join(parts) or self.method] + ([] if importance is None else [importance]))
 
     @property
     def factored(self) -> bool:

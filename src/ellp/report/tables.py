@@ -10,6 +10,7 @@ from ellp.report.curves import Estimate, Key, Panel, Point, Series, task_label
 from ellp.report.summary import Choice, Summary
 from ellp.report.wording import interval, points, share
 
+MADE = "<!-- made by ellp report -->"
 MOST_LINES = 60  # of a model card; the page holds all
 LEVELS = (0.5, 2.0, 5.0, 10.0)  # points of drop at which a cell's shade deepens
 
@@ -126,7 +127,8 @@ def _mark(drop: Estimate) -> str:
 
 def markdown(found: list[tuple[Panel, Summary]]) -> str:
     """The summaries and tables for a model card; long tables keep the best settings and say so."""
-    return "\n\n".join(_markdown(panel, summary, len(found) > 1) for panel, summary in found) + "\n"
+    parts = [_markdown(panel, summary, len(found) > 1) for panel, summary in found]
+    return "\n\n".join([MADE, *parts]) + "\n"
 
 
 def _markdown(panel: Panel, summary: Summary, named: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from ellp.report.curves import Estimate
 
@@ -89,6 +90,16 @@ def whole(number: float | None) -> str:
     '22\u202f713\u202f216'
     """
     return "–" if number is None else f"{number:,.0f}".replace(",", "\u202f")
+
+
+def unbroken(sentence: str) -> str:
+    """A sentence in which no line ends between a number and its unit, or within ``p = 1``.
+
+    >>> unbroken("99 % at p = 1")
+    '99\xa0% at p\xa0=\xa01'
+    """
+    joined = re.sub(r"(?<=\d) (?=%|[kMG]?B\b|points)", "\u00a0", sentence)
+    return re.sub(r"\bp = (?=[\d∞])", "p\u00a0=\u00a0", joined)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
