@@ -11,9 +11,9 @@ from typing import Any
 TASKS = {"cola": 31.5, "mrpc": 86.7, "stsb": 86.5, "sst2": 89.1}
 KEEPS = (0.85, 0.72, 0.59, 0.4, 0.25, 0.1)
 SERIES = (
-    ("svd", 2.0, None),
-    ("lp", 1.0, None),
-    ("fwsvd", None, "fisher"),
+    ("svd", 2.0, "uniform"),
+    ("lp", 1.0, "uniform"),
+    ("fwsvd", 2.0, "fisher"),
     ("lp", 1.0, "counts"),
     ("lp", 2.0, "counts"),
 )
@@ -35,6 +35,8 @@ def facts(tasks: dict[str, float] | None = None, **changes: Any) -> dict[str, An
         "limit": None,
         "tasks": list(tasks),
         "models": [model(task, score) for task, score in tasks.items()],
+        "comparisons": [],
+        "verdict": None,
     }
     return found | changes
 
@@ -74,7 +76,7 @@ def cell(task: str, method: str, p: float | None, importance: str | None, keep: 
     bits = method in BITS
     rank = None if bits else int(keep * ROWS * COLUMNS / (ROWS + COLUMNS))
     size = round(BITS[method] * 2 * ROWS * COLUMNS) if bits else 2 * rank * (ROWS + COLUMNS)
-    scale = {None: 6.0, "fisher": 1.6, "counts": 1.0 if p == 1 else 1.3}.get(importance, 3.0)
+    scale = {"uniform": 6.0, "fisher": 1.6, "counts": 1.0 if p == 1 else 1.3}.get(importance, 3.0)
     drop = 0.05 / BITS[method] ** 1.9 if bits else scale * ((1 - keep) / keep) ** 0.75
     drop += noise.gauss(0, 0.2)
     dense = TASKS.get(task, 80.0)
@@ -108,7 +110,7 @@ def cell(task: str, method: str, p: float | None, importance: str | None, keep: 
 
 def failure(task: str, method: str = "lp", keep: float = 0.1, error: str = "out of memory") -> dict[str, Any]:
     line = cell(task, method, 1.0, "broken", keep)
-    identity = ("id", "model", "layer", "method", "p", "importance", "keep", "task")
+    identity = ("id", "model", "layers", "layer", "bytes_asked", "method", "p", "importance", "keep", "task")
     return {name: line[name] for name in identity} | {"error": error}
 
 
@@ -127,6 +129,16 @@ def write(folder: Path, run: dict[str, Any] | None = None, lines: list[dict[str,
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in (cells() if lines is None else lines))
     (folder / "cells.jsonl").write_text(text, encoding="utf-8")
     return folder
+
+
+def comparisons() -> list[dict[str, Any]]:
+    """Of the mean over the tasks: p = 1 against the SVD, better at the smallest size only."""
+    row = {"method": "lp", "p": 1.0, "importance": "uniform", "model": "", "task": "mean", "tasks": len(TASKS)}
+    gains = dict.fromkeys(KEEPS, (0.2, -0.3, 0.7)) | {0.1: (1.25, 0.5, 2.0)}
+    return [
+        row | {"keep": keep, "gain": gain, "gain_low": low, "gain_high": high}
+        for keep, (gain, low, high) in gains.items()
+    ]
 
 
 def many(count: int = 6000) -> list[dict[str, Any]]:

@@ -61,6 +61,7 @@ class _Wanted:
     dtype: str | None
     allow_pickle: bool
     trust_remote_code: bool
+    compressed: bool
 
 
 def open_bundle(
@@ -71,17 +72,19 @@ def open_bundle(
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
     tokenizer_required: bool = True,
+    compressed: bool = False,
 ) -> Bundle:
     """The model that ``source`` names: ``demo``, a local folder, a PEFT adapter (merged into its base) or a hub id.
 
     Everything is checked: the files are whole, every tensor the model needs is there in its shape, and every number is
-    finite. Pickled weights and code from the folder are used only when asked for.
+    finite. Pickled weights and code from the folder are used only when asked for. A model that is already
+    ``compressed`` is opened only when that is allowed.
     """
     if dtype not in DTYPES:
         raise InputError(f"need a dtype out of float32, float16 and bfloat16, got {dtype!r}: leave it out to keep it")
     if importlib.util.find_spec("transformers") is None:
         raise InputError("need transformers to open a model, got none: pip install 'ellp[hf]'")
-    wanted = _Wanted(dtype, allow_pickle, trust_remote_code)
+    wanted = _Wanted(dtype, allow_pickle, trust_remote_code, compressed)
     with quiet():
         folder, name = _find(source, wanted)
         adapter = folder if (folder / "adapter_config.json").is_file() else None
@@ -186,7 +189,7 @@ def _read_config(folder: Path, wanted: _Wanted) -> tuple[Any, Any]:
             + (f"pass {folder / inner[0]}" if inner else "pass the folder that save_pretrained wrote")
         )
     facts = read_json(folder / "config.json")
-    _refuse_quantized(folder, facts)
+    _refuse_quantized(folder, facts, wanted.compressed)
     try:
         kind = _class_for(folder, facts, wanted)
         told = "model_type" in facts or "auto_map" in facts  # else some versions guess it from the folder's name
@@ -230,12 +233,15 @@ def _needs_code(folder: Path) -> InputError:
     )
 
 
-def _refuse_quantized(folder: Path, facts: Mapping[str, Any]) -> None:
+def _refuse_quantized(folder: Path, facts: Mapping[str, Any], compressed: bool) -> None:
     for part in (facts, *(value for value in facts.values() if isinstance(value, dict))):
         if not part.get("quantization_config"):
             continue
         found = part["quantization_config"]
         method = found.get("quant_method") if isinstance(found, dict) else found
+        if method == "ellp" and compressed:
+            importlib.import_module("ellp.hf")  # registers the quantizer that reads it
+            continue
         told = "already compressed by ellp" if method == "ellp" else f"already quantized ({method})"
         raise InputError(f"need a model in full precision, got {folder}, {told}: start from the original model")
 

@@ -10,3 +10,7 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="a folder, a hub id,
 Base = Annotated[str | None, typer.Option(help="where an adapter's base model is")]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="read pickled weights (weights only) if need be")]
 RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="run code that comes with the model")]
+Tasks = Annotated[
+    str, typer.Option("--task", help="cola, mrpc, sst2, stsb, ..., sts, perplexity or file (your own); comma between")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; a GPU if there is one")]

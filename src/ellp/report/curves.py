@@ -1,7 +1,8 @@
 """The cells of a record put in order: panels of tasks that belong together, series of one method, points along them.
 
-A panel averages over tasks, so it holds each task once: models of one kind with one task each (adapters of the same
-base, say) share a panel, and models that were all measured on the same tasks get one panel each.
+A panel averages over tasks, so it holds each task once: models of one family with one task each (adapters of the same
+base, say) share a panel, and models that were measured on the same tasks get one panel each. Perplexities are no
+points, so no average counts them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from ellp.report.read import Cell, Failure, Run
+from ellp.report.read import UNIFORM, Cell, Failure, Run
 
 TASKS = {"cola": "CoLA", "mrpc": "MRPC", "sst2": "SST-2", "stsb": "STS-B", "sts": "STS", "wnli": "WNLI", "rte": "RTE"}
 TASKS |= {"qqp": "QQP", "mnli": "MNLI", "qnli": "QNLI", "mnli-m": "MNLI-m", "mnli-mm": "MNLI-mm"}
@@ -58,8 +59,7 @@ class Key:
         if self.method != "lp":
             name = METHODS.get(self.method, self.method)
             parts = [name] + [f"p = {power(self.p)}"] * (self.method not in METHODS and self.p is not None)
-        importance = None if self.method == "fwsvd" else self.importance  # always the Fisher information
-        return " with ".join([", ".join(parts) or self.method] + ([] if importance is None else [importance]))
+        return " with ".join([", ".join(parts) or self.method] + ([] if self.importance is None else [self.importance]))
 
     @property
     def factored(self) -> bool:
@@ -101,15 +101,24 @@ class Panel:
     """Tasks (each of one model) and the series measured on them. ``dense`` are the scores before."""
 
     name: str
-    layer: str
+    family: str
+    layers: str
     tasks: Mapping[str, str]
     models: Mapping[str, Mapping[str, Any]]
     dense: Mapping[str, float]
     series: tuple[Series, ...]
+    scored: tuple[str, ...]
+
+    @property
+    def perplexity(self) -> bool:
+        """Whether the average is one of perplexities, which rise where scores drop."""
+        return bool(self.tasks) and not self.scored
 
     @property
     def dense_average(self) -> float:
-        return sum(self.dense.values()) / len(self.dense) if self.dense else math.nan
+        """The mean dense score of the tasks that the average is over; NaN where one is unknown."""
+        scores = [self.dense.get(task, math.nan) for task in averaged(self.tasks, self.scored)]
+        return sum(scores) / len(scores) if scores else math.nan
 
     @property
     def settings(self) -> list[tuple[Series, Point]]:
@@ -123,6 +132,11 @@ class Panel:
         if drop is None or not drop.finite or not self.dense_average > 0:
             return None
         return Estimate(*(1 - part / self.dense_average for part in (drop.value, drop.high, drop.low)))
+
+
+def averaged(tasks: Iterable[str], scored: Sequence[str]) -> list[str]:
+    """The tasks that an average is over: those with scores, or all where none has."""
+    return list(scored or tasks)
 
 
 def combined(drops: Iterable[Estimate]) -> Estimate:
@@ -162,9 +176,8 @@ def panels(run: Run) -> tuple[Panel, ...]:
     facts = {str(model.get("key")): model for model in run.models}
     keys = [*facts, *(key for key in cells if key not in facts)]
     tasks = {key: _tasks(run, facts.get(key, {}), cells[key]) for key in keys}
-    return tuple(
-        panel for group in _groups(keys, facts, tasks) for panel in _panels_of(group, facts, tasks, cells, len(keys))
-    )
+    groups = _groups(keys, facts, tasks)
+    return tuple(panel for group in groups for panel in _panels_of(group, facts, tasks, cells))
 
 
 def _tasks(run: Run, model: Mapping[str, Any], cells: list[Cell | Failure]) -> list[str]:
@@ -178,7 +191,7 @@ def _groups(keys: list[str], facts: Mapping[str, Any], tasks: Mapping[str, list[
     for key in keys:
         model = facts.get(key, {})
         shapes = sorted((layer.get("rows", 0), layer.get("columns", 0)) for layer in model.get("layers") or ())
-        alike.setdefault((model.get("architecture"), *shapes), []).append(key)
+        alike.setdefault((model.get("family", ""), model.get("architecture"), *shapes), []).append(key)
     groups = []
     for together in alike.values():
         every = [task for key in together for task in tasks[key]]
@@ -191,24 +204,26 @@ def _panels_of(
     facts: Mapping[str, Any],
     tasks: Mapping[str, list[str]],
     cells: Mapping[str, list[Cell | Failure]],
-    everyone: int,
 ) -> list[Panel]:
     owner = {task: key for key in group for task in tasks[key]}
     every = [cell for key in group for cell in cells[key]]
     dense = {task: _dense(facts.get(key, {}), task, every) for task, key in owner.items()}
+    known = {task: score for task, score in dense.items() if score is not None}
     models = {key: facts.get(key, {}) for key in group}
-    layers = list(dict.fromkeys(cell.layer for cell in every)) or [""]
-    name = _name([str(facts.get(key, {}).get("name") or key) for key in group], everyone)
+    languages = {cell.task for cell in every if isinstance(cell, Cell) and "perplexity" in cell.scores}
+    scored = tuple(task for task in owner if task not in languages)
+    name = _name([str(facts.get(key, {}).get("name") or key) for key in group])
+    family = str(facts.get(group[0], {}).get("family") or "")
+    patterns = list(dict.fromkeys(cell.layers for cell in every)) or [""]
     found = []
-    for layer in layers:
-        title = name if len(layers) == 1 else f"{name}: {layer}" if name else layer
-        series = _series([cell for cell in every if cell.layer == layer], list(owner))
-        known = {task: score for task, score in dense.items() if score is not None}
-        found.append(Panel(title, layer, owner, models, known, series))
+    for layers in patterns:
+        title = name if len(patterns) == 1 else f"{name}: {layers}"
+        series = _series([cell for cell in every if cell.layers == layers], averaged(owner, scored))
+        found.append(Panel(title, family, layers, owner, models, known, series, scored))
     return found
 
 
-def _name(names: list[str], everyone: int) -> str:
+def _name(names: list[str]) -> str:
     if len(names) == 1:
         return names[0]
     alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
@@ -220,7 +235,8 @@ def _dense(model: Mapping[str, Any], task: str, cells: list[Cell | Failure]) -> 
     try:
         return float(model["dense"][task]["score"])
     except (KeyError, TypeError, ValueError):
-        first = next((cell for cell in cells if isinstance(cell, Cell) and cell.task == task), None)
+        same = (cell for cell in cells if isinstance(cell, Cell) and cell.task == task)
+        first = next((cell for cell in same if "perplexity" not in cell.scores), None)
         return None if first is None else first.score + first.drop
 
 
@@ -228,9 +244,19 @@ def _dense(model: Mapping[str, Any], task: str, cells: list[Cell | Failure]) -> 
 
 
 def key_of(cell: Cell | Failure) -> Key:
-    """The series of a cell; p = 2 is the SVD's own and is not named there."""
-    method = "rounding" if re.fullmatch(r"int\d+", cell.method) else cell.method
-    return Key(method, None if method in METHODS else cell.p, cell.importance)
+    """The series of a cell."""
+    return key(cell.method, cell.p, cell.importance)
+
+
+def key(method: str, p: float | None, importance: str | None) -> Key:
+    """The series of a method; the p = 2 of the SVD and the Fisher weights of FWSVD are its own and not named.
+
+    >>> key("int4", None, None), key("svd", 2.0, "uniform")
+    (Key(method='rounding', p=None, importance=None), Key(method='svd', p=None, importance=None))
+    """
+    weights = None if method == "fwsvd" or importance == UNIFORM else importance
+    name = "rounding" if re.fullmatch(r"int\d+", method) else method
+    return Key(name, None if name in METHODS else p, weights)
 
 
 def _series(cells: list[Cell | Failure], tasks: list[str]) -> tuple[Series, ...]:
@@ -254,6 +280,8 @@ def _at(cell: Cell | Failure) -> str:
         return cell.method
     if cell.keep is not None:
         return f"keep {cell.keep:.4g}"
+    if cell.asked is not None:
+        return f"bytes {cell.asked:.4g}"
     return f"bytes {cell.bytes_share:.3g}" if isinstance(cell, Cell) else cell.id
 
 
@@ -266,5 +294,5 @@ def _point(at: str, group: list[Cell | Failure], tasks: list[str]) -> Point | No
     some = next(iter(cells.values()))
     share = sum(cell.bytes_share for cell in cells.values()) / len(cells)
     rate = some.rate if some.rate is not None else None if some.keep is None else 1 - some.keep
-    whole = combined(drops.values()) if all(task in drops for task in tasks) else None
+    whole = combined(drops[task] for task in tasks) if all(task in drops for task in tasks) else None
     return Point(at, some.keep, rate, some.rank, some.bytes, share, drops, cells, failed, whole)

@@ -57,7 +57,8 @@ class Layer:
             return ""
         longest = max(outlier.times for outlier in self.outliers)
         if longest < LONG:
-            return f"No row is far out: the longest has {longest:.1f} times the median length, so a robust norm has little to resist."
+            far = f"the longest has {longest:.1f} times the median length"
+            return f"No row is far out: {far}, so a robust norm has little to resist."
         return f"The longest row has {longest:.1f} times the median length."
 
 
@@ -72,9 +73,14 @@ def layers(run: Run) -> list[Layer]:
     return [_layer(layer, names, keys, run) for layer, names, keys in alike.values()]
 
 
+def together(run: Run) -> list[Certified]:
+    """The certificates of several layers changed at once: of each setting the weakest proof and the errors of all."""
+    return list(_certificates([cell for cell in run.cells if len(cell.names) > 1], None))
+
+
 def _layer(layer: Mapping[str, Any], names: list[str], keys: list[str], run: Run) -> Layer:
     name, rows, columns = str(layer.get("name") or ""), int(layer.get("rows") or 0), int(layer.get("columns") or 0)
-    cells = [cell for cell in run.cells if cell.model in keys and name in cell.layer.split(", ")]
+    cells = [cell for cell in run.cells if cell.model in keys and cell.names == (name,)]
     return Layer(
         name,
         rows,
@@ -128,7 +134,7 @@ def visible(token: str) -> str:
     return repr(shown) if shown != shown.strip() or not shown else shown
 
 
-def _certificates(cells: list[Cell], width: int) -> Iterable[Certified]:
+def _certificates(cells: list[Cell], width: int | None) -> Iterable[Certified]:
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
         if cell.certificate:
@@ -140,7 +146,7 @@ def _certificates(cells: list[Cell], width: int) -> Iterable[Certified]:
             "" if keep is None else f"keep {keep:.4g}",
             "–" if rank is None else str(rank),
             _range([cell.certificate or {} for cell in group], "distortion", _short),
-            "–" if p is None or math.isinf(p) else _short(width ** abs(1 - p / 2)),
+            "–" if p is None or width is None or math.isinf(p) else _short(width ** abs(1 - p / 2)),
             _range([cell.certificate or {} for cell in group], "steps", lambda steps: f"{steps:.0f}"),
             _range([cell.relative_error for cell in group], "l1", share),
             _range([cell.relative_error for cell in group], "l2", share),

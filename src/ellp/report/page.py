@@ -12,7 +12,7 @@ from typing import Any
 from ellp.errors import InputError
 from ellp.report import wording
 from ellp.report.curves import Estimate, Panel, Point, Series, panels, task_label
-from ellp.report.layers import Layer, layers
+from ellp.report.layers import Layer, layers, together
 from ellp.report.looks import DARK, LIGHT, looks
 from ellp.report.read import Run
 from ellp.report.summary import GOAL, Summary, plain, summarize
@@ -24,10 +24,10 @@ MOST_FAILURES = 200
 def page(run: Run, goal: float = GOAL, title: str | None = None) -> str:
     """The page as text. Every name in the record is escaped, whatever it contains."""
     found = panels(run)
-    summaries = [summarize(panel, goal) for panel in found]
+    summaries = [summarize(panel, goal, run.comparisons) for panel in found]
     style, script = _colors() + _text("page.css"), _text("page.js")
     every = layers(run)
-    return _template().render(
+    text: str = _template().render(
         title=title or _title(found),
         policy=_policy(style, script),
         style=style,
@@ -38,11 +38,13 @@ def page(run: Run, goal: float = GOAL, title: str | None = None) -> str:
         counts=_counts(run, found),
         failures=run.failures[:MOST_FAILURES],
         layers=every,
+        together=together(run),
         tasks=_tasks(found),
         times=_times(run),
         wording=wording,
-        goal=goal,
+        claim=str((run.facts.get("verdict") or {}).get("text") or "").splitlines(),
     )
+    return text
 
 
 def embedded(value: Any) -> str:
@@ -124,6 +126,7 @@ def _view(panel: Panel, summary: Summary) -> dict[str, Any]:
         "blocks": lines,
         "long": sum(len(block.lines) for block in lines) > 40,
         "comparisons": _comparisons(summary),
+        "unpaired": not all(one.paired for one in (*summary.claims, *summary.others)),
     }
 
 
@@ -164,7 +167,7 @@ def _tasks(found: Sequence[Panel]) -> list[dict[str, Any]]:
             row |= {"architecture": model.get("architecture") or "–", "parameters": model.get("parameters")}
             row |= {"examples": facts.get("examples"), "score": panel.dense.get(task)}
             row["metric"] = " and ".join(str(name) for name in facts.get("scores") or ()) or "–"
-            shown.append({name: value for name, value in row.items()})
+            shown.append(row)
     return list({str(row): row for row in shown}.values())
 
 

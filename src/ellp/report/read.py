@@ -1,30 +1,34 @@
-"""The record of a sweep, as it lies in its folder: ``run.json`` and one finished cell a line in ``cells.jsonl``."""
+"""The record of a sweep as the report uses it: typed cells, measured or failed, and what the whole run is about."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ellp.errors import InputError, first_line
+from ellp.sweep import record
 
-FORMAT = 1
+UNIFORM = "uniform"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measured cell: a task's score with one layer changed in one way, and the drop with its 95 % interval."""
+    """One measured cell: a task's score with some layers changed in one way, and the drop with its 95 % interval.
+
+    ``layers`` is how the layers were asked for, ``names`` are theirs. An importance of None counts every row alike.
+    """
 
     id: str
     model: str
-    layer: str
+    layers: str
     method: str
     p: float | None
     importance: str | None
     keep: float | None
+    asked: float | None
+    names: tuple[str, ...]
     rate: float | None
     rank: int | None
     bytes: float
@@ -47,18 +51,19 @@ class Failure:
 
     id: str
     model: str
-    layer: str
+    layers: str
     method: str
     p: float | None
     importance: str | None
     keep: float | None
+    asked: float | None
     task: str
     error: str
 
 
 @dataclass(frozen=True)
 class Run:
-    """A whole record. ``facts`` is ``run.json``; ``unread`` counts lines that are no cells (a torn last one is not)."""
+    """A whole record. ``facts`` is ``run.json``; ``unread`` counts cells that lack what a cell needs."""
 
     facts: Mapping[str, Any]
     cells: tuple[Cell, ...]
@@ -69,63 +74,46 @@ class Run:
     def models(self) -> list[Mapping[str, Any]]:
         return list(self.facts.get("models") or ())
 
+    @property
+    def comparisons(self) -> list[Mapping[str, Any]]:
+        """Differences to the SVD of the same rank, measured by the sweep on the same examples."""
+        return list(self.facts.get("comparisons") or ())
+
 
 def read_run(folder: Path) -> Run:
-    """The record in a folder. Where a cell was measured twice, its last line counts."""
-    path = folder / "run.json"
-    if not path.is_file():
-        raise InputError(f"need the folder of a sweep, got {folder} without run.json: pass what 'ellp sweep -o' wrote")
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"need a readable run.json, got {first_line(error)} in {path}: restore it") from None
-    lines = folder / "cells.jsonl"
-    try:
-        text = lines.read_text(encoding="utf-8", errors="replace") if lines.is_file() else ""
-    except OSError as error:
-        raise InputError(f"need a readable cells.jsonl, got {first_line(error)}: restore it") from None
-    return parse_run(facts, text)
+    """The record in a folder. Where a cell was measured twice, the later one counts."""
+    found = record.read_run(folder)
+    return typed(found.facts, found.cells.values())
 
 
-def parse_run(facts: Any, text: str) -> Run:
-    """The record from the content of its two files.
+def typed(facts: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> Run:
+    """The record from the objects in its two files.
 
-    >>> parse_run({"format": 1, "models": []}, '{"id": "a", "error": "no memory"}').failures[0].error
+    >>> typed({"models": []}, [{"id": "a", "error": "no memory"}]).failures[0].error
     'no memory'
     """
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-        found = facts.get("format") if isinstance(facts, dict) else type(facts).__name__
-        raise InputError(
-            f"need run.json in format {FORMAT}, got {found}: write the report with the version of the sweep"
-        )
-    found_lines: dict[str, Cell | Failure] = {}
+    found: list[Cell | Failure] = []
     unread = 0
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for cell in cells:
         try:
-            cell = _cell(json.loads(line))
+            found.append(_cell(cell))
         except (ValueError, TypeError, KeyError, AttributeError):
-            unread += number < len(lines)  # a last line without its end was being written when the sweep was killed
-            continue
-        found_lines.pop(cell.id, None)
-        found_lines[cell.id] = cell
-    found_all = list(found_lines.values())
-    good = tuple(cell for cell in found_all if isinstance(cell, Cell))
-    return Run(facts, good, tuple(cell for cell in found_all if isinstance(cell, Failure)), unread)
+            unread += 1
+    good = tuple(cell for cell in found if isinstance(cell, Cell))
+    return Run(facts, good, tuple(cell for cell in found if isinstance(cell, Failure)), unread)
 
 
 def _cell(line: Mapping[str, Any]) -> Cell | Failure:
-    layer = line.get("layer") or ""
+    names = str(line.get("layer") or "")
     who: dict[str, Any] = {
         "id": str(line["id"]),
         "model": str(line.get("model") or ""),
-        "layer": layer if isinstance(layer, str) else ", ".join(map(str, layer)),
+        "layers": str(line.get("layers") or names),
         "method": str(line.get("method") or ""),
         "p": _number(line.get("p")),
-        "importance": None if line.get("importance") in (None, "", "none") else str(line["importance"]),
+        "importance": None if line.get("importance") in (None, "", UNIFORM) else str(line["importance"]),
         "keep": _number(line.get("keep")),
+        "asked": _number(line.get("bytes_asked")),
         "task": str(line.get("task") or ""),
     }
     if line.get("error") is not None:
@@ -134,6 +122,7 @@ def _cell(line: Mapping[str, Any]) -> Cell | Failure:
     rate, rank, changed = _number(line.get("rate")), _number(line.get("rank")), _number(line.get("changed"))
     return Cell(
         **who,
+        names=tuple(name.strip() for name in names.split(",") if name.strip()),
         rate=rate,
         rank=None if rank is None else int(rank),
         bytes=float(line["bytes"]),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ellp.report.curves import Estimate, Key, Panel, Point, Series
+from ellp.report.curves import Estimate, Key, Panel, Point, Series, averaged, key, task_label
 from ellp.report.wording import counted, fraction, interval, kept, points, share, size
 
 GOAL = 0.99
+MEAN = "mean"  # the record's name for the average over tasks
 SVD = Key("svd", None, None)
 
 
@@ -34,24 +35,30 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gain:
-    """How many points fewer one setting loses than another, and the noise of that difference (95 %)."""
+    """How many points fewer one setting loses than another, with the 95 % interval of that difference."""
 
     at: str
-    gain: float
-    noise: float
+    value: float
+    low: float
+    high: float
 
     @property
     def verdict(self) -> str:
-        return "inside the interval" if abs(self.gain) <= self.noise else "better" if self.gain > 0 else "worse"
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "inside the interval"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One series against another at equal rank: how often it is better or worse by more than the noise."""
+    """One series against another at equal rank: where it is better or worse by more than chance does.
+
+    ``paired``: the intervals come from the same examples drawn again for both. Otherwise those of both drops were added
+    as if independent, which errs to caution, since both are measured on the same examples.
+    """
 
     method: str
     against: str
     gains: tuple[Gain, ...]
+    paired: bool
 
     @property
     def count(self) -> int:
@@ -69,9 +76,9 @@ class Comparison:
             return f"{head}: no measurable difference ({sizes} inside the interval)."
         words = ("better", "worse", "inside the interval")
         counts = [f"{word} at {self.times(word)}" for word in words if self.times(word)]
-        widest = max(self.gains, key=lambda gain: abs(gain.gain))
-        side = "fewer" if widest.gain > 0 else "more"
-        most = f"at most {points(abs(widest.gain))} points {side} lost, at {widest.at}"
+        widest = max(self.gains, key=lambda gain: abs(gain.value))
+        side = "fewer" if widest.value > 0 else "more"
+        most = f"at most {points(abs(widest.value))} points {side} lost, at {widest.at}"
         return f"{head}: {', '.join(counts)} of {counted(self.count, 'size')} ({most})."
 
 
@@ -95,12 +102,16 @@ class Summary:
         return found
 
 
-def summarize(panel: Panel, goal: float = GOAL) -> Summary:
-    """The findings of a panel; ``goal`` is the share of the average score to keep."""
+def summarize(panel: Panel, goal: float = GOAL, comparisons: Iterable[Mapping[str, Any]] = ()) -> Summary:
+    """The findings of a panel; ``goal`` is the share of the average score to keep.
+
+    ``comparisons`` are those of the record: differences to the SVD measured on the same examples.
+    """
     recommended = smallest(panel, goal, lambda left: left.value)
     cautious = smallest(panel, goal, lambda left: left.low)
     low_rank = smallest(panel, goal, lambda left: left.value, lambda series: series.key.factored)
-    claims, others = tuple(robust_claims(panel)), tuple(against_svd(panel))
+    paired = paired_gains(panel, comparisons)
+    claims, others = tuple(robust_claims(panel, paired)), tuple(against_svd(panel, paired))
     sentences = [
         *_about(panel, recommended, goal),
         *_about_cautious(recommended, cautious, goal),
@@ -151,17 +162,24 @@ def _model_bytes(panel: Panel, point: Point) -> tuple[float, float] | None:
 
 def _headline(panel: Panel, found: Choice | None, goal: float) -> str:
     if found is not None:
-        of = "the layer's bytes" if len(panel.layer.split(", ")) == 1 else "the layers' bytes"
-        return f"{found.label} keeps {kept(found.retention.value)} of the score at {fraction(found.share)} of {of}."
+        return f"{found.label} {_keeps(panel, found.retention.value)} at {fraction(found.share)} of the layer's bytes."
     if not any(point.average for _, point in panel.settings):
         return "Nothing to recommend yet: no setting was measured on every task."
-    return f"No setting that was tried keeps {share(goal, 0)} of the score below the dense size."
+    return f"No setting that was tried {_keeps(panel, goal)} below the dense size."
+
+
+def _keeps(panel: Panel, left: float) -> str:
+    """What a setting does to the score, or to a perplexity, which is better the lower it is."""
+    if panel.perplexity:
+        return f"raises perplexity by {share(max(1 - left, 0.0))}"
+    return f"keeps {kept(left)} of the score"
 
 
 def _about(panel: Panel, found: Choice | None, goal: float) -> list[str]:
     if found is None:
         return _closest(panel)
-    tasks = f"over {counted(len(panel.tasks), 'task')}" if len(panel.tasks) > 1 else f"on {next(iter(panel.tasks))}"
+    names = averaged(panel.tasks, panel.scored)
+    tasks = f"over {len(names)} tasks" if len(names) > 1 else f"on {task_label(names[0])}"
     where = f" (rank {found.rank})" if found.rank is not None else ""
     lost = f"The drop of {found.label}{where} is {points(found.drop.value)} points {tasks}"
     lines = [f"{lost}, 95 % interval {interval(found.drop)}, from a dense score of {points(panel.dense_average)}."]
@@ -225,48 +243,64 @@ def _gaps(panel: Panel) -> list[str]:
 
 # Comparisons ----------------------------------------------------------------------------------------------------------
 
+Paired = Mapping[tuple[Key, str], Gain]
 
-def robust_claims(panel: Panel) -> list[Comparison]:
+
+def robust_claims(panel: Panel, paired: Paired) -> list[Comparison]:
     """Every p other than 2 against p = 2 with the same importance: what robustness alone brings."""
     found = []
     for series in panel.series:
-        key = series.key
-        if key.method != "lp" or key.p == 2:
+        mine = series.key
+        if mine.method != "lp" or mine.p == 2:
             continue
-        other = panel.find(Key("lp", 2.0, key.importance)) or (panel.find(SVD) if key.importance is None else None)
-        if other is not None and (one := compare(series, other)) is not None:
+        other = panel.find(Key("lp", 2.0, mine.importance)) or (panel.find(SVD) if mine.importance is None else None)
+        if other is not None and (one := compare(series, other, paired if other.key == SVD else {})) is not None:
             found.append(one)
     return found
 
 
-def against_svd(panel: Panel) -> list[Comparison]:
+def against_svd(panel: Panel, paired: Paired) -> list[Comparison]:
     """Every other low-rank series against the plain SVD."""
     base = panel.find(SVD)
     others = [one for one in panel.series if one.key.factored and one.key != SVD]
-    return [found for one in others if base is not None and (found := compare(one, base)) is not None]
+    return [found for one in others if base is not None and (found := compare(one, base, paired)) is not None]
 
 
-def compare(series: Series, against: Series) -> Comparison | None:
-    """Two series where both were measured on every task at the same size.
+def paired_gains(panel: Panel, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Key, str], Gain]:
+    """The record's own comparisons with the SVD, on the same examples, of what this panel averages."""
+    tasks = averaged(panel.tasks, panel.scored)
+    names = {(panel.family, MEAN)} if len(tasks) > 1 else {(panel.tasks[task], task) for task in tasks}
+    found = {}
+    for row in rows:
+        if (str(row.get("model") or ""), str(row.get("task"))) not in names or row.get("tasks", 1) != len(tasks):
+            continue
+        p, at = row.get("p"), f"keep {float(row['keep']):.4g}"
+        series = key(str(row["method"]), None if p is None else float(p), row.get("importance"))
+        found[series, at] = Gain(at, *(float(row[name]) for name in ("gain", "gain_low", "gain_high")))
+    return found
 
-    The drops share a dense model and examples, so adding their intervals as if independent errs to caution.
-    """
+
+def compare(series: Series, against: Series, paired: Paired) -> Comparison | None:
+    """Two series at every size where both were measured on every task."""
     theirs = {point.at: point.average for point in against.points}
     pairs = [(point.at, point.average, theirs.get(point.at)) for point in series.points]
-    gains = [
-        Gain(at, *_gain(one, other))
+    both = [
+        (at, one, other)
         for at, one, other in pairs
         if one is not None and other is not None and one.finite and other.finite
     ]
-    return Comparison(series.label, against.label, tuple(gains)) if gains else None
+    if not both:
+        return None
+    whole = all((series.key, at) in paired for at, _, _ in both)
+    gains = [paired[series.key, at] if whole else _gain(at, one, other) for at, one, other in both]
+    return Comparison(series.label, against.label, tuple(gains), whole)
 
 
-def _gain(one: Estimate, other: Estimate) -> tuple[float, float]:
-    """How many points fewer the first loses, and the noise of that difference on the side that matters."""
+def _gain(at: str, one: Estimate, other: Estimate) -> Gain:
     gain = other.value - one.value
-    if gain >= 0:
-        return gain, math.hypot(one.high - one.value, other.value - other.low)
-    return gain, math.hypot(one.value - one.low, other.high - other.value)
+    below = math.hypot(one.high - one.value, other.value - other.low)
+    above = math.hypot(one.value - one.low, other.high - other.value)
+    return Gain(at, gain, gain - below, gain + above)
 
 
 def plain(value: Any) -> Any:

@@ -38,7 +38,7 @@ def write_report(
             _check(path, force)
     run = read_run(folder)
     found = panels(run)
-    summaries = [summarize(panel, goal) for panel in found]
+    summaries = [summarize(panel, goal, run.comparisons) for panel in found]
     written = [_put(output, page(run, goal))]
     if markdown_file is not None:
         written.append(_put(markdown_file, markdown(list(zip(found, summaries, strict=True)))))

@@ -1,0 +1,1 @@
+"""Factors or whole matrices -> stored bytes, and back."""
