@@ -9,6 +9,7 @@ import typer
 from ellp.cli.evaluate import evaluate
 from ellp.cli.factor import factor
 from ellp.cli.model import compress, inspect
+from ellp.cli.report import report
 from ellp.cli.sweep import sweep
 from ellp.errors import EllpError
 
@@ -29,7 +30,7 @@ def ellp(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for verb in (compress, inspect, evaluate, sweep, factor):
+for verb in (compress, inspect, evaluate, sweep, report, factor):
     app.command()(verb)
 
 
