@@ -108,7 +108,7 @@ def _rows(panel: Panel) -> Iterable[Row]:
         if ours is None or theirs is None:
             continue
         yield Row(
-            default_name(panel.family or re.sub(r" \(.*\)$", "", panel.name), preset),
+            default_name(panel.family or _shared_name(panel) or kind, preset),
             kind,
             round(1 - keep, 10),
             {task: ours.drop(task) for task in panel.tasks},
@@ -117,6 +117,11 @@ def _rows(panel: Panel) -> Iterable[Row]:
             theirs.average,
             PUBLISHED.get((kind, preset)),
         )
+
+
+def _shared_name(panel: Panel) -> str:
+    """What the names of a panel's models have in common, if anything."""
+    return "" if panel.name.endswith("one per task") else re.sub(r" \(\d+ models\)$", "", panel.name)
 
 
 def _point(series: Series | None, keep: float) -> Any:
@@ -144,9 +149,13 @@ def markdown(rows: Sequence[Row]) -> str:
         ):
             method = "p = 1" if label else "SVD"
             cells = [label, f"{row.rate:.0%}" if label else "", method, *(_value(drops.get(task)) for task in tasks)]
-            lines.append("| " + " | ".join([*cells, _spread(mean), "not available" if known is None else f"{known:g}"]) + " |")
-    return "\n".join([*lines, "", f"Drops in points, without fine-tuning afterwards; the mean with its 95 % interval. Published: {SOURCE}, "
-        "whose mean is over all tasks of GLUE, from its abstract; what could not be read there is not available."])
+            cells += [_spread(mean), "not available" if known is None else f"{known:g}"]
+            lines.append("| " + " | ".join(cells) + " |")
+    note = (
+        f"Drops in points, without fine-tuning afterwards; the mean with its 95 % interval. Published: {SOURCE}, from its "
+        "abstract, whose mean is over all tasks of GLUE; what could not be read there is not available."
+    )
+    return "\n".join([*lines, "", note])
 
 
 def _value(drop: Estimate | None) -> str:

@@ -60,4 +60,6 @@ def reproduce(
             )
     facts = {"table1": paper.write_table1, "figure1": paper.write_figure1}[what](output)
     told = [str(facts["markdown"]), ""] if what == "table1" else []
-    typer.echo(json.dumps(facts) if as_json else "\n".join([*told, *(f"written to  {path}" for path in facts["written"])]))
+    typer.echo(
+        json.dumps(facts) if as_json else "\n".join([*told, *(f"written to  {path}" for path in facts["written"])])
+    )
