@@ -23,9 +23,8 @@ NASTY = "<script>alert('x')</script>"
 BITS = {"int8": 0.53, "int4": 0.28, "int3": 0.22, "int2": 0.16}
 
 
-def facts(tasks: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
+def facts(**changes: Any) -> dict[str, Any]:
     """``run.json``: one model a task, as with adapters."""
-    tasks = TASKS if tasks is None else tasks
     found = {
         "format": 1,
         "command": "ellp sweep made --task cola,mrpc,stsb,sst2 -o RUN",
@@ -33,8 +32,8 @@ def facts(tasks: dict[str, float] | None = None, **changes: Any) -> dict[str, An
         "machine": {"cpu": "a made processor", "cores": 2, "memory_gb": 16.0, "device": "cpu"},
         "seed": 0,
         "limit": None,
-        "tasks": list(tasks),
-        "models": [model(task, score) for task, score in tasks.items()],
+        "tasks": list(TASKS),
+        "models": [model(task, score) for task, score in TASKS.items()],
         "comparisons": [],
         "verdict": None,
     }
@@ -59,7 +58,8 @@ def model(task: str, score: float) -> dict[str, Any]:
         "outliers": outliers,
     }
     return {
-        "key": f"made-{task}",
+        "key": task,
+        "family": "",
         "source": f"models/made-{task}",
         "name": f"made-{task}",
         "architecture": "MadeBert",
@@ -77,14 +77,16 @@ def cell(task: str, method: str, p: float | None, importance: str | None, keep: 
     rank = None if bits else int(keep * ROWS * COLUMNS / (ROWS + COLUMNS))
     size = round(BITS[method] * 2 * ROWS * COLUMNS) if bits else 2 * rank * (ROWS + COLUMNS)
     scale = {"uniform": 6.0, "fisher": 1.6, "counts": 1.0 if p == 1 else 1.3}.get(importance, 3.0)
-    drop = 0.05 / BITS[method] ** 1.9 if bits else scale * ((1 - keep) / keep) ** 0.75
+    drop = 0.05 / BITS[method] ** 1.9 if bits else scale * (max(0.0, 1 - keep) / keep) ** 0.75
     drop += noise.gauss(0, 0.2)
     dense = TASKS.get(task, 80.0)
     half = 0.6 + 0.05 * drop
     line = {
-        "id": f"made-{task}|{method}|{p}|{importance}|{keep}",
-        "model": f"made-{task}",
+        "id": f"{task}/{task}/embeddings/{method}-p{p}-{importance}-keep{keep}",
+        "model": task,
+        "layers": "embeddings",
         "layer": LAYER,
+        "bytes_asked": None,
         "method": method,
         "p": p,
         "importance": importance,
@@ -114,9 +116,9 @@ def failure(task: str, method: str = "lp", keep: float = 0.1, error: str = "out 
     return {name: line[name] for name in identity} | {"error": error}
 
 
-def cells(tasks: dict[str, float] | None = None, keeps: tuple[float, ...] = KEEPS) -> list[dict[str, Any]]:
+def cells(keeps: tuple[float, ...] = KEEPS) -> list[dict[str, Any]]:
     found = []
-    for task in TASKS if tasks is None else tasks:
+    for task in TASKS:
         found += [cell(task, *series, keep) for series in SERIES for keep in keeps]
         found += [cell(task, bits, None, None, None) for bits in BITS]
     return found

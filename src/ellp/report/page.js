@@ -174,7 +174,7 @@
     let tip = null;
     for (const item of all) {
       item.node = svg("path", {
-        class: "point", d: mark(item.one.look, 4.3), transform: `translate(${item.spot.px} ${item.spot.py})`,
+        class: "point", d: mark(item.one.look, item.one.spots.length > 40 ? 2.2 : 4.3), transform: `translate(${item.spot.px} ${item.spot.py})`,
         role: "img", tabindex: -1, "aria-label": describe(item.one, item.spot).join(", "),
       });
       item.one.group.append(item.node);
@@ -338,8 +338,8 @@
       width, height, margin, apart: 34, x: { ...horizontal(curves), title: narrow ? axes[state.axis].title.split(",")[0] : axes[state.axis].title },
       y: { ...vertical(curves, 6), title: "points lost" }, attributes: { role: "group", "aria-label": title },
     });
-    guide(found, margin, narrow);
     const drawn = curves.map((one) => curve(found, one, state.bands));
+    guide(found, margin, narrow, drawn);
     names(found, drawn, height, letters);
     explore(host, found, drawn, describe(state.task), memory);
     circle(found, drawn);
@@ -353,15 +353,17 @@
     byId("plot-note").textContent = notes.join(" ");
   }
 
-  function guide(found, margin, narrow) {
+  function guide(found, margin, narrow, drawn) {
     const dense = state.task < 0 ? panel().dense : panel().tasks[state.task].dense;
     if (!(dense > 0)) return;
     const y = found.toY((1 - panel().goal) * dense);
     if (!(y > margin.top)) return;
     const text = `${+(100 * panel().goal).toPrecision(4)} % of the score`;
+    const best = drawn.flatMap((one) => one.spots).find((spot) => spot.point.best);
+    const left = best && best.px > (margin.left + found.right) / 2; // away from the word at the recommended point
     fill(found.back, {}, [
       svg("line", { class: "goal", x1: margin.left, x2: found.right, y1: y, y2: y }),
-      narrow ? null : svg("text", { class: "halo", x: found.right, y: y - 5, "text-anchor": "end" }, text),
+      narrow ? null : svg("text", { class: "halo", x: left ? margin.left + 6 : found.right, y: y - 5, "text-anchor": left ? "start" : "end" }, text),
     ]);
   }
 

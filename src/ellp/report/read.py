@@ -92,15 +92,16 @@ def typed(facts: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> Run:
     >>> typed({"models": []}, [{"id": "a", "error": "no memory"}]).failures[0].error
     'no memory'
     """
-    found: list[Cell | Failure] = []
-    unread = 0
-    for cell in cells:
-        try:
-            found.append(_cell(cell))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            unread += 1
+    found = [_understood(cell) for cell in cells]
     good = tuple(cell for cell in found if isinstance(cell, Cell))
-    return Run(facts, good, tuple(cell for cell in found if isinstance(cell, Failure)), unread)
+    return Run(facts, good, tuple(cell for cell in found if isinstance(cell, Failure)), found.count(None))
+
+
+def _understood(line: Mapping[str, Any]) -> Cell | Failure | None:
+    try:
+        return _cell(line)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _cell(line: Mapping[str, Any]) -> Cell | Failure:

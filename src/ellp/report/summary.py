@@ -72,7 +72,7 @@ class Comparison:
         """One sentence; a difference within the noise is called that."""
         head = f"{self.method} against {self.against} at equal rank"
         if self.times("inside the interval") == self.count:
-            sizes = "the one size is" if self.count == 1 else f"all {self.count} sizes are"
+            sizes = {1: "the one size is", 2: "both sizes are"}.get(self.count, f"all {self.count} sizes are")
             return f"{head}: no measurable difference ({sizes} inside the interval)."
         words = ("better", "worse", "inside the interval")
         counts = [f"{word} at {self.times(word)}" for word in words if self.times(word)]
