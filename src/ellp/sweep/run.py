@@ -55,7 +55,6 @@ def sweep(
     not depend on how often that happens. Cells that failed are only tried ``again`` when that is asked for.
     """
     _check(data, limit, batch, jobs)
-    cores = os.cpu_count() or 1
     settings: dict[str, Any] = {
         "command": command,
         "versions": versions(),
@@ -63,7 +62,7 @@ def sweep(
         "seed": seed,
         "limit": limit,
         "layers": grid.layers,
-        "threads": max(1, cores // jobs),
+        "threads": max(1, torch.get_num_threads() // jobs),
         "data": data_marks(grid.tasks, data),
         "tasks": [],
         "sessions": [],
@@ -168,6 +167,14 @@ def spectrum_norms(grid: Grid) -> tuple[float, ...]:
     """The norms of the grid at which rows may weigh the same."""
     chosen = {variant.p for variant in grid.variants() if variant.importance == UNIFORM and variant.p is not None}
     return tuple(sorted(chosen))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
 
 
 def _check(data: Path | None, limit: int | None, batch: int, jobs: int) -> None:
