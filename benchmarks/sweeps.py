@@ -59,7 +59,7 @@ def sweep_rows(data: Path, adapters: Path) -> list[Row]:
 
 
 def ratios(rows: list[Row]) -> dict[str, float]:
-    """How much longer the sweep's cells take one by one: in wall time and in processor time, with ``compress`` or not."""
+    """How much longer the sweep's cells take one by one: by both clocks, with ``compress`` and without."""
     whole, *single = rows
     found = {}
     for clock in ("seconds", "processor"):
