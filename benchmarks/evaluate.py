@@ -33,7 +33,7 @@ from ellp.tasks.glue import TASKS
 from ellp.tasks.task import Task, mean
 
 TURNS = 3
-PAIRS = 2000  # examples of a resampled task
+TEXTS = 256  # of each task, at most
 KEEP = 0.25
 TRAINING = Training(epochs=2, limit=2000)
 
@@ -58,7 +58,7 @@ class Place:
 
 
 def pipeline_rows(place: Place) -> list[Row]:
-    """All of a task's dev examples, from texts to answers, tokenizing included; batches of 32 on both sides.
+    """The first of a task's dev examples, from texts to answers, tokenizing included; batches of 32 on both sides.
 
     ``sorted`` gives the pipeline its texts longest first, which it does not do by itself.
     """
@@ -67,7 +67,7 @@ def pipeline_rows(place: Place) -> list[Row]:
 
 def pipeline_row(place: Place, name: str) -> Row:
     task, bundle = TASKS[name], place.open(name)
-    examples = read_task(task, place.data)
+    examples = read_task(task, place.data, TEXTS)
     with quiet():
         pipe = transformers.pipeline(
             "text-classification", model=bundle.model, tokenizer=tokenizer_of(bundle), device="cpu"
