@@ -361,10 +361,10 @@
     const text = `${+(100 * panel().goal).toPrecision(4)} % of the score`;
     const best = drawn.flatMap((one) => one.spots).find((spot) => spot.point.best);
     const left = best && best.px > (margin.left + found.right) / 2; // away from the word at the recommended point
-    fill(found.back, {}, [
-      svg("line", { class: "goal", x1: margin.left, x2: found.right, y1: y, y2: y }),
-      narrow ? null : svg("text", { class: "halo", x: left ? margin.left + 6 : found.right, y: y - 5, "text-anchor": left ? "start" : "end" }, text),
-    ]);
+    found.back.append(svg("line", { class: "goal", x1: margin.left, x2: found.right, y1: y, y2: y }));
+    if (narrow) return;
+    const place = left ? { x: margin.left + 6, "text-anchor": "start" } : { x: found.right, "text-anchor": "end" };
+    found.root.append(svg("text", { class: "halo", y: y - 5, "aria-hidden": "true", ...place }, text));
   }
 
   function circle(found, drawn) {
@@ -554,5 +554,5 @@
     details.addEventListener("toggle", () => drawSpectrum(details));
   }
   window.addEventListener("resize", () => layers.forEach(drawSpectrum));
-  window.addEventListener("beforeprint", () => layers.forEach((details) => (details.open = true)));
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((details) => (details.open = true)));
 })();
