@@ -269,6 +269,7 @@
   const state = { panel: 0, axis: "bytes", task: -1, scale: "even", bands: true, hidden: [] };
   const memory = { label: null, column: 0 };
   const panel = () => data.panels[state.panel];
+  const whole = (task) => (task < 0 ? panel() : panel().tasks[task]); // dense score and unit of a task, or of the average
   const value = (point, task) => (task < 0 ? point.average : point.tasks[task]);
 
   // The visible curves of a task; settings without a place on the axis, or without a finite drop, are counted.
@@ -305,16 +306,16 @@
   }
 
   function describe(task) {
-    const dense = task < 0 ? panel().dense : panel().tasks[task].dense;
+    const { dense, unit } = whole(task);
     return (one, { point, drop }) => {
       const rank = point.rank === null ? "" : ` · rank ${point.rank}`;
-      const score = task < 0 ? (dense === null ? null : dense - drop[0]) : drop[3];
+      const score = task < 0 ? (dense === null ? null : unit === "points" ? dense - drop[0] : dense + drop[0]) : drop[3];
       return [
         one.label,
         `${point.at}${rank}`,
-        `${points(drop[0])} points lost`,
+        unit === "points" ? `${points(drop[0])} points lost` : `perplexity ${drop[0] < 0 ? "" : "+"}${points(drop[0])}`,
         `95 % interval ${points(drop[1])} to ${points(drop[2])}`,
-        score === null || dense === null ? null : `score ${points(score)} of ${points(dense)} dense`,
+        score === null || dense === null ? null : `${unit === "points" ? "score" : unit} ${points(score)} ${unit === "points" ? "of" : "from"} ${points(dense)} dense`,
         `${fraction(point.share)} of the bytes (${percent(point.share)}, ${size(point.bytes)})`,
         point.rate === null ? null : `${percent(point.rate, 0)} of the parameters removed`,
         typeof drop[4] === "number" ? `${drop[4]} answers changed` : null,
@@ -336,7 +337,7 @@
     const title = `Drop in points of ${label} against ${state.axis}. Arrow keys walk along and between the curves.`;
     const found = frame({
       width, height, margin, apart: 34, x: { ...horizontal(curves), title: narrow ? axes[state.axis].title.split(",")[0] : axes[state.axis].title },
-      y: { ...vertical(curves, 6), title: "points lost" }, attributes: { role: "group", "aria-label": title },
+      y: { ...vertical(curves, 6), title: whole(state.task).unit === "points" ? "points lost" : "perplexity added" }, attributes: { role: "group", "aria-label": title },
     });
     const drawn = curves.map((one) => curve(found, one, state.bands));
     guide(found, margin, narrow, drawn);
@@ -354,8 +355,8 @@
   }
 
   function guide(found, margin, narrow, drawn) {
-    const dense = state.task < 0 ? panel().dense : panel().tasks[state.task].dense;
-    if (!(dense > 0)) return;
+    const { dense, unit } = whole(state.task);
+    if (!(dense > 0) || unit !== "points") return;
     const y = found.toY((1 - panel().goal) * dense);
     if (!(y > margin.top)) return;
     const text = `${+(100 * panel().goal).toPrecision(4)} % of the score`;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -71,7 +72,8 @@ def payload(found: Sequence[Panel], summaries: Sequence[Summary], every: Sequenc
 
 
 def _panel(panel: Panel, summary: Summary) -> dict[str, Any]:
-    tasks = [{"label": task_label(task), "dense": panel.dense.get(task)} for task in panel.tasks]
+    units = {task: "points" if task in panel.scored else "perplexity" for task in panel.tasks}
+    tasks = [{"label": task_label(task), "dense": panel.dense.get(task), "unit": units[task]} for task in panel.tasks]
     series = [
         {
             "label": one.label,
@@ -81,8 +83,9 @@ def _panel(panel: Panel, summary: Summary) -> dict[str, Any]:
         }
         for one, look in zip(panel.series, looks(panel), strict=True)
     ]
-    dense = panel.dense_average if len(panel.dense) == len(panel.tasks) and panel.dense else None
-    return {"name": panel.name, "tasks": tasks, "dense": dense, "goal": summary.goal, "series": series}
+    dense = None if math.isnan(panel.dense_average) else panel.dense_average
+    unit = "perplexity" if panel.perplexity else "points"
+    return {"name": panel.name, "tasks": tasks, "dense": dense, "unit": unit, "goal": summary.goal, "series": series}
 
 
 def _point(panel: Panel, series: Series, point: Point, summary: Summary) -> dict[str, Any]:
