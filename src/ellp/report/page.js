@@ -159,7 +159,8 @@
     let bottom = height - 40;
     for (const end of [...ends].reverse()) bottom = (end.y = Math.min(end.y, bottom)) - step;
     for (const { one, spot, y } of ends) {
-      const text = one.label.length > letters ? `${one.label.slice(0, letters - 1)}…` : one.label;
+      const half = Math.floor((letters - 1) / 2);
+      const text = one.label.length > letters ? `${one.label.slice(0, half)}…${one.label.slice(-half)}` : one.label;
       one.group.append(
         svg("line", { class: "leader", x1: spot.px + 6, y1: spot.py, x2: found.right + 9, y2: y, "aria-hidden": "true" }),
         svg("text", { class: "name", x: found.right + 12, y: y + 4, "aria-hidden": "true" }, text),

@@ -175,8 +175,13 @@ def _tasks(found: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def _times(run: Run) -> dict[str, str]:
-    spent = {name: sum(cell.seconds.get(name, 0.0) for cell in run.cells) for name in ("factor", "evaluate")}
-    return {name: wording.duration(seconds) for name, seconds in spent.items() if seconds > 0}
+    """How long the sweep took, and what its processes did in that time."""
+    took = sum(float(session.get("seconds") or 0) for session in run.facts.get("sessions") or ())
+    factoring = {(cell.model, cell.id.rpartition("/")[2]): cell.seconds.get("factor", 0.0) for cell in run.cells}
+    work = {"factoring": sum(factoring.values())}  # once a setting, whatever the number of tasks
+    work["evaluating"] = sum(cell.seconds.get("evaluate", 0.0) for cell in run.cells)
+    parts = [f"{wording.duration(seconds)} {name}" for name, seconds in work.items() if seconds > 0]
+    return {"sessions": wording.duration(took) if took else "", "work": ", ".join(parts)}
 
 
 # The parts of the file ------------------------------------------------------------------------------------------------
