@@ -32,7 +32,7 @@ def make() -> str:
         record = write_report(RECORD, PAGE, TABLE, Path(folder), force=True)
         for name in ("drop-vs-bytes.svg", "drop-vs-rate.svg"):
             shutil.copy(Path(folder) / name, IMAGES / f"minilm-{name}")
-    return report_summary({**record, "run": RECORD.name, "written": [str(PAGE.relative_to(ROOT))]})
+    return report_summary(record)
 
 
 def screenshot(page: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -187,6 +188,7 @@ def _times(run: Run) -> dict[str, str]:
 # The parts of the file ------------------------------------------------------------------------------------------------
 
 
+@cache
 def _template() -> Any:
     try:
         from jinja2 import Environment, StrictUndefined

@@ -274,6 +274,8 @@ def paired_gains(panel: Panel, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[
     for row in rows:
         if (str(row.get("model") or ""), str(row.get("task"))) not in names or row.get("tasks", 1) != len(tasks):
             continue
+        if any(row.get(name) is None for name in ("method", "keep", "gain", "gain_low", "gain_high")):
+            continue
         p, at = row.get("p"), f"keep {float(row['keep']):.4g}"
         series = key(str(row["method"]), None if p is None else float(p), row.get("importance"))
         found[series, at] = Gain(at, *(float(row[name]) for name in ("gain", "gain_low", "gain_high")))
