@@ -97,9 +97,27 @@ def _what(record: Record) -> str:
         lines.append(f"The share of a matrix's parameters to keep was set to {float(record['keep']):.4g}.")
     if record.get("preset") is not None:
         lines.append(f"Preset: {code(record['preset'])}.")
+    lines += _weighing(record.get("weighing") or {})
     calibrated = record.get("calibrated")
     lines.append("No calibration data was used." if calibrated is None else f"Calibrated with: {text(calibrated)}.")
     return "\n\n".join(lines)
+
+
+def _weighing(facts: Record) -> list[str]:
+    """What the rows and directions of the token table weighed."""
+    if not facts.get("asked") and not facts.get("reason"):
+        return []
+    reason = f" ({text(facts['reason'])})" if facts.get("reason") else ""
+    lines = [f"Importance of the token table's rows: {code(facts['importance'])}{reason}."]
+    found, missing = facts.get("sensitivity"), facts.get("sensitivity_missing")
+    if found:
+        lines.append(
+            "Directions of a row's error count by how much the dense model's output reacts to them: "
+            f"{found['gradients']:,} gradients of random projections of it, on texts {text(found['texts'])}."
+        )
+    elif missing:
+        lines.append(f"What the output reacts to was not measured: {text(missing)}.")
+    return lines
 
 
 def _sizes(record: Record) -> str:

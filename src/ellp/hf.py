@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -22,7 +23,8 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ellp.errors import InputError
+from ellp.errors import InputError, first_line
+from ellp.importance.spec import parse
 from ellp.layers import Projection, empty_factors
 from ellp.surgery import LayerPlan, Options, Plan, compress, install, select
 
@@ -33,7 +35,9 @@ FORMAT = 1
 class EllpConfig(QuantizationConfigMixin):
     """How a model is to be compressed, and, once it is, which layers were: written into ``config.json``.
 
-    The options are those of :class:`ellp.Options`. ``factorized`` is the plan that a reload follows.
+    The options are those of :class:`ellp.Options`. ``importance``, ``sensitivity`` and ``text`` say what the rows of
+    the token table weigh, as in :func:`ellp.weighing.weigh`, and ``weighing`` what came of it. ``factorized`` is the plan
+    that a reload follows.
     """
 
     def __init__(
@@ -48,6 +52,10 @@ class EllpConfig(QuantizationConfigMixin):
         uniform: bool = False,
         seed: int = 0,
         preset: str | None = None,
+        importance: str = "uniform",
+        sensitivity: bool = False,
+        text: str | None = None,
+        weighing: dict[str, Any] | None = None,
         factorized: list[dict[str, Any]] | None = None,
         format: int = FORMAT,
         **unknown: Any,
@@ -63,8 +71,10 @@ class EllpConfig(QuantizationConfigMixin):
         self.keep, self.rank, self.layers, self.p = keep, rank, layers, p
         self.method, self.tol, self.refine, self.uniform, self.seed = method, tol, refine, uniform, seed
         self.preset, self.factorized, self.format = preset, factorized, format
+        self.importance, self.sensitivity, self.text, self.weighing = importance, sensitivity, text, weighing
         if factorized is None:
             self.options()  # refuses what cannot be done before a model is loaded
+            parse(importance)
 
     def options(self) -> Options:
         """The options of a fresh compression."""
@@ -81,11 +91,13 @@ class EllpConfig(QuantizationConfigMixin):
         )
 
     @classmethod
-    def of(cls, options: Options, preset: str | None = None) -> EllpConfig:
-        """The configuration that repeats a compression with these options."""
+    def of(cls, options: Options, preset: str | None = None, weighing: dict[str, Any] | None = None) -> EllpConfig:
+        """The configuration of a compression with these options; ``weighing`` is the record of its weights."""
         settings = {**asdict(options), "p": options.p if math.isfinite(options.p) else str(options.p)}
         settings["layers"] = options.layers if isinstance(options.layers, str) else list(options.layers)
-        return cls(**settings, preset=preset)
+        facts = weighing or {}
+        settings |= {"importance": facts.get("importance", "uniform"), "sensitivity": bool(facts.get("sensitivity"))}
+        return cls(**settings, preset=preset, text=facts.get("text"), weighing=weighing)
 
     def filled(self, chosen: Iterable[LayerPlan]) -> EllpConfig:
         """This configuration with the layers that became factors."""
@@ -129,7 +141,8 @@ class EllpQuantizer(HfQuantizer):
                 raise InputError(
                     "need the weights in memory to compress them, got some offloaded: leave device_map out"
                 )
-            attach(model, self.quantization_config, compress(model, self.quantization_config.options()))
+            config = self.quantization_config
+            attach(model, config, compress(model, config.options(), **weights_of(model, config)))
         settle(model)
         return model
 
@@ -143,6 +156,27 @@ class EllpQuantizer(HfQuantizer):
     @property
     def is_compileable(self) -> bool:
         return True
+
+
+def weights_of(model: Any, config: EllpConfig) -> dict[str, Any]:
+    """What a configuration asks the rows and directions of the token table to weigh, as arguments of compress."""
+    if config.importance == "uniform" and not config.sensitivity:
+        return {}
+    from transformers import AutoTokenizer
+
+    from ellp.weighing import weigh
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model.config._name_or_path)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"need a tokenizer beside the model for importances, got none ({first_line(error)}): save it there, or "
+            "leave importance and sensitivity out"
+        ) from None
+    text = None if config.text is None else Path(config.text)
+    found = weigh(model, tokenizer, importance=config.importance, sensitive=config.sensitivity, text=text)
+    config.weighing = found.record
+    return {"importance": found.importance, "metric": found.metric}
 
 
 def make_room(model: Any, config: EllpConfig) -> None:

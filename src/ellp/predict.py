@@ -143,11 +143,11 @@ def padded(tokenizer: Any, rows: Sequence[dict[str, list[int]]]) -> Batch:
 
 def longest_text(model: Any, tokenizer: Any) -> int:
     """How many tokens the model can place: some count positions from behind the padding token's number."""
-    limits = [LONGEST, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or LONGEST]
+    limits = [LONGEST, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
     for name, table in model.named_modules():
         if name.endswith("position_embeddings") and getattr(table, "padding_idx", None) is not None:
             limits.append(table.num_embeddings - table.padding_idx - 1)
-    return int(min(limits))
+    return int(min(limit for limit in limits if isinstance(limit, int) and limit > 0))
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------

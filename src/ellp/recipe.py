@@ -12,10 +12,13 @@ from torch import Tensor
 
 from ellp.bundle import Bundle, copy_side_files, open_bundle, quiet, weight_bytes
 from ellp.card import model_card
-from ellp.errors import InputError
-from ellp.folder import check_target, replacing_folder
+from ellp.errors import InputError, first_line
+from ellp.folder import check_target, read_json, replacing_folder
+from ellp.importance import Vocabulary, parse
 from ellp.presets import default_name, share_kept
-from ellp.surgery import Options, Plan, Progress, compress
+from ellp.surgery import Layers, Options, Plan, Progress, compress, select
+from ellp.tasks.data import SUFFIXES, find_file, read_examples
+from ellp.weighing import Weighing, weigh
 
 DEMO_HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
 CALIBRATION_BATCH = 16
@@ -63,6 +66,9 @@ def compress_folder(
     *,
     preset: str | None = None,
     calibrate: Path | None = None,
+    importance: str | None = None,
+    sensitive: bool | None = None,
+    text: Path | None = None,
     force: bool = False,
     command: str = "",
     progress: Progress | None = None,
@@ -70,6 +76,8 @@ def compress_folder(
     """Compress a model and write it with its tokenizer, recipe and model card; the record of what was done.
 
     ``settings`` are those of :class:`ellp.Options`; a ``preset`` sets ``keep`` and, without ``output``, the folder.
+    ``importance``, ``sensitive`` and ``text`` are those of :func:`ellp.weighing.weigh`; what is left out is chosen for
+    the token table, except in the paper's presets, where all rows and directions weigh alike.
     """
     if (preset is None) == (settings.get("keep") is None and settings.get("rank") is None):
         raise InputError("need one of --keep, --rank and --preset: --keep 0.25 keeps a quarter of the chosen layers")
@@ -77,6 +85,10 @@ def compress_folder(
         raise InputError("need a folder for the result, got none: pass -o DIR")
     options = Options(**settings) if preset is None else Options(**{**settings, "keep": 0.5})
     texts = None if calibrate is None else read_texts(calibrate)
+    if importance is not None:
+        parse(importance)
+    if text is not None and not text.exists():
+        raise InputError(f"need a text file or a folder of them, got {text}: check the path")
     if output is not None:
         check_target(output, force=force)
     bundle = source.open()
@@ -88,19 +100,120 @@ def compress_folder(
 
     before = parameters(model)
     batches = None if texts is None else list(_batches(bundle, texts))
-    plan = compress(model, options, calibrate=batches, progress=progress)
+    usual = preset is None and has_token_table(model, options.layers)
+    weights = weighed(bundle, importance, sensitive, text, usual=usual, seed=options.seed, progress=progress)
+    plan = compress(
+        model,
+        options,
+        calibrate=batches,
+        importance=weights.importance,
+        metric=weights.metric,
+        progress=progress,
+    )
     from ellp.hf import EllpConfig, attach
 
-    attach(model, EllpConfig.of(options, preset), plan)
+    attach(model, EllpConfig.of(options, preset, weights.record), plan)
     with replacing_folder(target, force=force, source=bundle.folder) as draft:
         with quiet():
             model.save_pretrained(draft)
         copy_side_files(bundle, draft)
         record = _record(bundle, target, plan, before, preset, calibrate, command)
+        record["weighing"] = weights.record
         record["bytes_after"] = weight_bytes(draft)
         record["sentence_transformers"] = (draft / "modules.json").is_file()
         (draft / "README.md").write_text(model_card(record), encoding="utf-8")
     return record
+
+
+def has_token_table(model: Any, layers: Layers) -> bool:
+    """Whether the layers chosen include the token table."""
+    try:
+        table = model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return False
+    names = [layer.name for layer in select(model, layers) if layer.skipped is None]
+    return any(model.get_submodule(name) is table or model.get_submodule(name).weight is table.weight for name in names)
+
+
+def weighed(
+    bundle: Bundle,
+    importance: str | None,
+    sensitive: bool | None,
+    text: Path | None,
+    *,
+    usual: bool,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Weighing:
+    """What the token table's rows and directions weigh. What is not asked for is chosen if ``usual``, and is nothing
+    otherwise; what was chosen and cannot be had is left out, and the record says so."""
+    asked = importance is not None or sensitive or text is not None
+    if not (asked or usual):
+        return Weighing(None, None, {"importance": "uniform", "sensitivity": None})
+    if not (usual or has_token_table(bundle.model, "embeddings")):
+        raise InputError("need a model with a token table to weigh, got one without: leave --importance out")
+    importance = importance or ("auto" if usual or text is not None else "uniform")
+    sensitive = sensitive if sensitive is not None or usual or text is not None else False
+    model: Any = bundle.model
+    try:
+        tokenizer = tokenizer_of(bundle)
+        Vocabulary(tokenizer, model.get_input_embeddings().weight.shape[0])
+    except (OSError, ValueError, ImportError) as error:
+        reason = f"no tokenizer that fits the table ({first_line(error)})"
+        if sensitive or text is not None or importance not in ("auto", "uniform"):
+            tokenizer = None
+            if sensitive or text is not None:
+                raise InputError(f"need the model's tokenizer to weigh its tokens, got {reason}: restore it") from None
+            sensitive = False
+        else:
+            missing = {"importance": "uniform", "reason": reason, "sensitivity": None, "sensitivity_missing": reason}
+            return Weighing(None, None, missing)
+    return weigh(
+        bundle.model,
+        tokenizer,
+        importance=importance,
+        sensitive=sensitive,
+        text=text,
+        data=lambda place: labelled_batches(bundle, Path(place)),
+        pooling=pooling_of(bundle.folder),
+        seed=seed,
+        progress=progress,
+    )
+
+
+def pooling_of(folder: Path | None) -> str | None:
+    """How sentence-transformers uses the hidden states of a model in this folder; None where it does not say."""
+    if folder is None or not (folder / "1_Pooling" / "config.json").is_file():
+        return None
+    facts = read_json(folder / "1_Pooling" / "config.json")
+    named = {"mean": "mean", "cls": "first", "lasttoken": "last"}
+    flags = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "first", "pooling_mode_lasttoken": "last"}
+    chosen = [word for flag, word in flags.items() if facts.get(flag) is True]
+    return named.get(str(facts.get("pooling_mode"))) or (chosen[0] if chosen else None)
+
+
+def labelled_batches(bundle: Bundle, path: Path) -> list[dict[str, Tensor]]:
+    """Batches with labels for the model's own head, from a file as ``ellp evaluate`` reads it."""
+    import torch
+
+    model: Any = bundle.model
+    labels = int(getattr(model.config, "num_labels", 0))
+    if not type(model).__name__.endswith("ForSequenceClassification"):
+        raise InputError(f"need a sequence classifier for fisher, got {type(model).__name__}: use words or text")
+    classes = None if labels == 1 else tuple(str(model.config.id2label[index]) for index in range(labels))
+    file = next((path / f"train{end}" for end in SUFFIXES if (path / f"train{end}").is_file()), path)
+    examples = read_examples(find_file(file, ""), pair=None, classes=classes, limit=None)
+    tokenizer, batches = tokenizer_of(bundle), []
+    for first in range(0, len(examples), CALIBRATION_BATCH):
+        columns = zip(*examples.texts[first : first + CALIBRATION_BATCH], strict=True)
+        longest = min(CALIBRATION_TOKENS, tokenizer.model_max_length)
+        batch = dict(
+            tokenizer(*map(list, columns), padding=True, truncation=True, max_length=longest, return_tensors="pt")
+        )
+        kind = torch.float32 if labels == 1 else torch.long
+        batch["labels"] = torch.tensor(examples.labels[first : first + CALIBRATION_BATCH]).to(kind)
+        batches.append(batch)
+    return batches
 
 
 def read_texts(path: Path) -> list[str]:
@@ -193,6 +306,7 @@ def _record(
                 "distortion": layer.certificate.distortion if layer.certificate else None,
                 "error": layer.certificate.error if layer.certificate else None,
                 "calibrated": layer.calibrated,
+                "weighted": layer.weighted,
                 "skipped": layer.skipped,
             }
             for layer in plan.layers

@@ -152,8 +152,8 @@ def markdown(rows: Sequence[Row]) -> str:
             cells += [_spread(mean), "not available" if known is None else f"{known:g}"]
             lines.append("| " + " | ".join(cells) + " |")
     note = (
-        f"Drops in points, without fine-tuning afterwards; the mean with its 95 % interval. Published: {SOURCE}, from its "
-        "abstract, whose mean is over all tasks of GLUE; what could not be read there is not available."
+        f"Drops in points, without fine-tuning afterwards; the mean with its 95 % interval. Published: {SOURCE}, "
+        "from its abstract, whose mean is over all tasks of GLUE; what could not be read there is not available."
     )
     return "\n".join([*lines, "", note])
 

@@ -60,8 +60,14 @@ def pooling_of(folder: Path | None) -> Pooling:
                 "sentence-transformers"
             )
     place = next((str(module["path"]) for module in modules if str(module["type"]).endswith("Pooling")), None)
-    mode = "mean" if place is None else _mode(read_json(folder / place / "config.json"), folder)
-    return Pooling(mode, _longest(folder), _prompt(folder))
+    facts = {} if place is None else read_json(folder / place / "config.json")
+    prompt = _prompt(folder)
+    if prompt and facts.get("include_prompt") is False:
+        raise InputError(
+            f"need a prompt that counts as text, got one left out of {folder}'s pooling: evaluate it with "
+            "sentence-transformers"
+        )
+    return Pooling("mean" if place is None else _mode(facts, folder), _longest(folder), prompt)
 
 
 def _modules(folder: Path) -> list[dict[str, Any]]:

@@ -82,11 +82,25 @@ def compress_summary(record: Mapping[str, Any]) -> str:
     before, after = record["parameters_before"], record["parameters_after"]
     lines += [
         f"parameters  {before:,} -> {after:,} ({after / before:.1%} of the model)",
+        *weighing_lines(record.get("weighing") or {}),
         f"on disk     {size(record['bytes_before'])} -> {size(record['bytes_after'])}, dtype {record['dtype']}",
         f"written to  {record['output']}  (model card: {record['output']}/README.md)",
         f"load with   import ellp; transformers.{record['auto_class']}.from_pretrained({record['output']!r})",
     ]
     return "\n".join(lines)
+
+
+def weighing_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What rows and directions weighed, and why not more."""
+    if not facts.get("asked") and not facts.get("reason"):
+        return []
+    lines = [f"importance  {facts['importance']}" + (f" ({facts['reason']})" if facts.get("reason") else "")]
+    found, missing = facts.get("sensitivity"), facts.get("sensitivity_missing")
+    if found:
+        lines.append(f"sensitivity of the output measured on texts {found['texts']}")
+    elif missing:
+        lines.append(f"sensitivity not measured: {missing}")
+    return lines
 
 
 def factor_record(

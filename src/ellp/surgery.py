@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ellp.activations import Batch, Calibration
+from ellp.arrays import Array, Caller
 from ellp.budget import Curve, break_even, spread
 from ellp.errors import InputError
 from ellp.factor.project import power_sum
@@ -20,6 +21,7 @@ from ellp.factoring import Certificate, Factors, factorize
 from ellp.layers import Projection, kind_of, obstacle, replace_weight
 from ellp.options import Method, Refine
 from ellp.rows import largest_entry, read_rows
+from ellp.weights import Given, Weights
 
 SMALLEST = 32  # a layer with a narrower side is a head of a few classes, where every direction is an answer
 
@@ -41,6 +43,7 @@ class LayerPlan:
     skipped: str | None = None
     certificate: Certificate | None = None
     calibrated: bool = False
+    weighted: bool = False
 
     @property
     def before(self) -> int:
@@ -81,7 +84,7 @@ class Plan:
                 continue
             size = f"{layer.before:,} -> {layer.after:,}"
             proof = "" if layer.certificate is None else f"{layer.certificate.distortion:.4g}"
-            proof += " (of its outputs)" if layer.calibrated else ""
+            proof += " (of its outputs)" if layer.calibrated else " (weighted)" if layer.weighted else ""
             lines.append(f"{layer.name:{width}}  {shape:>13}  {layer.rank:>5}  {size:>21}  {proof}")
         share = self.after / self.before if self.before else 1.0
         return "\n".join([*lines, f"{self.before:,} -> {self.after:,} parameters ({share:.1%})"])
@@ -113,10 +116,19 @@ class Options:
 
 
 def plan(
-    model: nn.Module, options: Options | None = None, *, calibrate: Iterable[Batch] | None = None, **settings: Any
+    model: nn.Module,
+    options: Options | None = None,
+    *,
+    calibrate: Iterable[Batch] | None = None,
+    importance: Given = None,
+    metric: Given = None,
+    **settings: Any,
 ) -> Plan:
     """What :func:`compress` would do to ``model``: per layer the shape, rank, parameters and certificate, or the reason
     why it stays dense. The model is not changed.
+
+    ``importance`` weighs the rows of the token table and ``metric`` the directions of their errors, as in
+    :func:`ellp.factorize`; for other embeddings, both may be mappings from the layers' names.
 
     >>> import torch, ellp
     >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 64))
@@ -125,8 +137,11 @@ def plan(
     """
     options = options or Options(**settings)
     calibration = None if calibrate is None else Calibration(model, calibrate)
-    drafted = draft(model, options, calibration)
-    done = [_certified(model, layer, options, calibration) if layer.rank else layer for layer in drafted.layers]
+    weights = Weights.of(model, importance, metric)
+    drafted = draft(model, options, calibration, weights)
+    done = [
+        _certified(model, layer, options, calibration, weights) if layer.rank else layer for layer in drafted.layers
+    ]
     return replace(drafted, layers=tuple(done))
 
 
@@ -135,10 +150,14 @@ def compress(
     plan: Plan | Options | None = None,
     *,
     calibrate: Iterable[Batch] | None = None,
+    importance: Given = None,
+    metric: Given = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Plan:
     """Replace the planned layers of ``model`` by factors, in place; the plan with the certificates reached.
+
+    ``importance`` and ``metric`` are those of :func:`plan`.
 
     >>> import torch, ellp
     >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 64))
@@ -149,13 +168,16 @@ def compress(
     if plan is not None and settings:
         raise InputError(f"need a plan or options, got a plan and {', '.join(settings)}: put them into the plan")
     calibration = None if calibrate is None else Calibration(model, calibrate)
-    drafted = plan if isinstance(plan, Plan) else draft(model, plan or Options(**settings), calibration, progress)
+    weights = Weights.of(model, importance, metric)
+    drafted = (
+        plan if isinstance(plan, Plan) else draft(model, plan or Options(**settings), calibration, weights, progress)
+    )
     _check_fits(model, drafted)
     done: list[LayerPlan] = []
     for number, layer in enumerate(drafted.layers):
         if progress is not None:
             progress(layer.name, number, len(drafted.layers))
-        done.append(_replace(model, layer, drafted.options, calibration) if layer.rank else layer)
+        done.append(_replace(model, layer, drafted.options, calibration, weights) if layer.rank else layer)
     if progress is not None:
         progress("", len(done), len(done))
     return replace(drafted, layers=tuple(done))
@@ -185,7 +207,11 @@ def _naming(layer: LayerPlan) -> Iterator[None]:
 
 
 def draft(
-    model: nn.Module, options: Options, calibration: Calibration | None = None, progress: Progress | None = None
+    model: nn.Module,
+    options: Options,
+    calibration: Calibration | None = None,
+    weights: Weights | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Layers and ranks, without certificates."""
     found = select(model, options.layers)
@@ -200,7 +226,7 @@ def draft(
         for number, layer in enumerate(open_ones):
             if progress is not None:
                 progress(f"spectrum of {layer.name}", number, len(open_ones))
-            curves.append(_curve(model, layer, options, calibration))
+            curves.append(_curve(model, layer, options, calibration, weights or Weights()))
         ranks = spread(curves, options.keep)
         ranked = [
             replace(layer, rank=rank, skipped=None if rank else "its axes are worth more than their size")
@@ -226,26 +252,34 @@ def _ranked(layer: LayerPlan, options: Options) -> LayerPlan:
     return replace(layer, rank=rank)
 
 
-def _curve(model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None) -> Curve:
+def _curve(
+    model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None, weights: Weights
+) -> Curve:
     """The square of the error that the certificate allows at each rank: errors of different layers add in squares.
 
     The certified l_p error at rank k is proportional to ``T_k^(1/2)``, ``T_k = sum_{i>k} sigma_i^2``; at rank 0 it is
-    the layer itself, whose size is taken as entries times their squared l_p mean.
+    the layer itself, whose size is taken as entries times their squared l_p mean. Importances count by their ratios and
+    a metric by its mean diagonal, so that what is weighed and what is not can be compared.
     """
-    found, _ = _solve(model, layer, 1, options, calibration)
+    found, _ = _solve(model, layer, 1, options, calibration, weights)
     tails = found.sigma.double().square().flip(0).cumsum(0).flip(0)
-    size = _squared_size(model.get_submodule(layer.name).weight.detach(), options.p)  # type: ignore[operator]
+    matrix: Tensor = model.get_submodule(layer.name).weight.detach()  # type: ignore[operator]
+    size = _squared_size(matrix, options.p, weights.importance.get(layer.name), weights.metric.get(layer.name))
     losses = [*tails.tolist(), 0.0]
     return Curve((layer.rows, layer.columns), tuple(size * loss / losses[0] if losses[0] else 0.0 for loss in losses))
 
 
-def _squared_size(matrix: Tensor, p: float) -> float:
-    """``N (sum |a_ij|^p / N)^(2/p)`` over all N entries, a block of rows at a time; p = 2 where p has no mean."""
+def _squared_size(matrix: Tensor, p: float, importance: Array | None = None, metric: Array | None = None) -> float:
+    """``N (sum c_i |(A S)_ij|^p / N)^(2/p)`` over all N entries, a block of rows at a time, where importances have mean
+    one and the metric ``S S^T`` mean diagonal one; p = 2 where p has no mean."""
     p = p if 0 < p < math.inf else 2.0
-    rows, count = read_rows(matrix, None, None), matrix.numel()
-    total = sum(float(power_sum(block, p).double().sum()) for _, block in rows.blocks())
+    caller = Caller(matrix)
+    factor = caller.metric(metric)
+    rows, count = read_rows(matrix, caller.importance(importance), factor), matrix.numel()
+    total = sum(float((power_sum(block, p).double() * rows.weight[span]).sum()) for span, block in rows.transformed())
     mean: float = (total / count) ** (2 / p)
-    return count * mean * rows.scale**2
+    diagonal = 1.0 if factor is None else float(factor.square().sum()) / len(factor)
+    return count * mean * rows.scale**2 / diagonal
 
 
 def select(model: nn.Module, layers: Layers) -> list[LayerPlan]:
@@ -320,30 +354,44 @@ def _described(model: nn.Module, names: list[str]) -> LayerPlan:
 
 
 def _solve(
-    model: nn.Module, layer: LayerPlan, rank: int, options: Options, calibration: Calibration | None
+    model: nn.Module,
+    layer: LayerPlan,
+    rank: int,
+    options: Options,
+    calibration: Calibration | None,
+    weights: Weights,
 ) -> tuple[Factors, Tensor | None]:
     """Factors of a layer's weight, or of its centred outputs on the calibration texts, then with their mean."""
     matrix, mean = model.get_submodule(layer.name).weight.detach(), None  # type: ignore[operator]
     if calibration is not None and layer.kind in ("linear", "conv1d"):
         matrix, mean = calibration.outputs(layer.name) or (matrix, None)
+    rows, directions = weights.importance.get(layer.name), weights.metric.get(layer.name)
     with _naming(layer):
         found = factorize(
-            matrix, rank, options.p, None, None, options.method, options.tol, options.refine, options.seed
+            matrix, rank, options.p, rows, directions, options.method, options.tol, options.refine, options.seed
         )
     return found, mean
 
 
-def _certified(model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None) -> LayerPlan:
+def _certified(
+    model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None, weights: Weights
+) -> LayerPlan:
     assert layer.rank is not None
-    found, mean = _solve(model, layer, layer.rank, options, calibration)
-    return replace(layer, certificate=found.certificate, calibrated=mean is not None)
+    found, mean = _solve(model, layer, layer.rank, options, calibration, weights)
+    return _proved(layer, found, mean, weights)
 
 
-def _replace(model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None) -> LayerPlan:
+def _proved(layer: LayerPlan, found: Factors, mean: Tensor | None, weights: Weights) -> LayerPlan:
+    return replace(layer, certificate=found.certificate, calibrated=mean is not None, weighted=layer.name in weights)
+
+
+def _replace(
+    model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None, weights: Weights
+) -> LayerPlan:
     assert layer.rank is not None
     dense = model.get_submodule(layer.name)
     weight: nn.Parameter = dense.weight  # type: ignore[assignment]
-    found, mean = _solve(model, layer, layer.rank, options, calibration)
+    found, mean = _solve(model, layer, layer.rank, options, calibration, weights)
     left, right = (found.left, found.right) if mean is None else _through_outputs(dense, layer.kind, found.right, mean)
     padding = getattr(dense, "padding_idx", None)
     if padding is not None and not bool(weight[padding].any()):
@@ -354,7 +402,7 @@ def _replace(model: nn.Module, layer: LayerPlan, options: Options, calibration: 
         nn.Parameter(left.contiguous(), requires_grad=weight.requires_grad),
         Projection(right.contiguous(), weight.requires_grad),
     )
-    return replace(layer, certificate=found.certificate, calibrated=mean is not None)
+    return _proved(layer, found, mean, weights)
 
 
 def _through_outputs(dense: nn.Module, kind: str, across: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,10 +30,15 @@ def chunks(model: Any, tokenizer: Any, examples: Examples, longest: int, seed: i
         raise InputError("need a tokenizer with a mask token for a masked model, got none: put its own beside it")
     with quiet():
         ids = [tokenizer("\n".join(text), add_special_tokens=False)["input_ids"] for text in examples.texts]
-    room = longest - len(tokenizer.build_inputs_with_special_tokens([]))
-    parts = [text[first : first + room] for text in ids for first in range(0, len(text), room)]
+        start, end = _frame(tokenizer) if masked else (_opening(tokenizer), [])
+    room = longest - len(start) - len(end)
     generator = np.random.default_rng(seed)
-    rows = [_masked(tokenizer, part, generator) if masked else _causal(tokenizer, part) for part in parts]
+    parts = [text[first : first + room] for text in ids for first in range(0, len(text), room)]
+    rows = (
+        [_masked(tokenizer, [*start, *part, *end], len(start), len(part), generator) for part in parts]
+        if masked
+        else [_causal([*start, *part]) for part in parts]
+    )
     kept = [(part, row) for part, row in zip(parts, rows, strict=True) if _predicted(row)]
     if not kept:
         raise InputError("need a text of at least two tokens, got less: pass a longer text")
@@ -56,18 +61,24 @@ def _predicted(row: Row) -> int:
     return sum(label != IGNORED for label in row["labels"])
 
 
-def _masked(tokenizer: Any, part: list[int], generator: Any) -> Row:
-    whole = tokenizer.build_inputs_with_special_tokens(part)
-    start = (len(whole) - len(part) + 1) // 2
-    start = next((at for at in (start, 0, len(whole) - len(part)) if whole[at : at + len(part)] == part), start)
-    count = max(1, round(MASKED_SHARE * len(part)))
+def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that the tokenizer puts before and after a text."""
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    place = next(at for at in range(len(whole)) if whole[at : at + len(inner)] == inner)
+    return whole[:place], whole[place + len(inner) :]
+
+
+def _opening(tokenizer: Any) -> list[int]:
+    return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+
+
+def _masked(tokenizer: Any, whole: list[int], start: int, length: int, generator: Any) -> Row:
     labels = [IGNORED] * len(whole)
-    for place in start + generator.permutation(len(part))[:count]:
+    for place in start + generator.permutation(length)[: max(1, round(MASKED_SHARE * length))]:
         labels[place], whole[place] = whole[place], tokenizer.mask_token_id
     return {"input_ids": whole, "attention_mask": [1] * len(whole), "labels": labels}
 
 
-def _causal(tokenizer: Any, part: list[int]) -> Row:
-    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    whole = [*start, *part]
+def _causal(whole: list[int]) -> Row:
     return {"input_ids": whole, "attention_mask": [1] * len(whole), "labels": [*whole[1:], IGNORED]}

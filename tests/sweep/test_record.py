@@ -77,6 +77,14 @@ def test_a_later_line_replaces_an_earlier_one(tmp_path: Path) -> None:
     assert read_run(tmp_path / "run").cells == {"a": cell("a")}
 
 
+def test_a_kill_while_the_folder_is_made_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "run" / ".run.json.4000000.part").mkdir(parents=True)
+    (tmp_path / "run" / "cache").mkdir()
+    with open_run(tmp_path / "run", SETTINGS) as run:
+        run.append(cell("a"))
+    assert not list((tmp_path / "run").glob("*.part")) and list(read_run(tmp_path / "run").cells) == ["a"]
+
+
 def test_only_one_sweep_writes_to_a_folder(tmp_path: Path) -> None:
     first = open_run(tmp_path / "run", SETTINGS)
     with first, pytest.raises(InputError, match="no sweep is writing"), open_run(tmp_path / "run", SETTINGS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -166,6 +167,26 @@ def test_a_model_that_cannot_be_opened_fails_alone(made: Path, tmp_path: Path) -
     models = read_models([f"mrpc={made / 'models' / 'mrpc'}", f"stsb={tmp_path / 'none'}"], [])
     run = sweep(grid(made, models=models, methods=("svd",)), tmp_path / "run", made / "data")
     assert {cell["model"]: cell.get("error", "")[:4] for cell in run.cells.values()} == {"mrpc": "", "stsb": "need"}
+
+
+def test_a_task_that_cannot_be_read_fails_alone(made: Path, tmp_path: Path) -> None:
+    write_data(tmp_path / "data")
+    (tmp_path / "data" / "stsb" / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na b\tc d\tmuch\n")
+    models = read_models([f"both={made / 'models' / 'mrpc'}"], ["mrpc", "stsb"])
+    run = sweep(grid(made, models=models, methods=("svd",)), tmp_path / "run", tmp_path / "data")
+    errors = {cell["task"]: cell.get("error", "") for cell in run.cells.values()}
+    assert errors["mrpc"] == "" and "need" in errors["stsb"]
+    assert set(run.facts["models"][0]["dense"]) == {"mrpc"}
+
+
+def test_comparisons_outlive_the_cache(made: Path, tmp_path: Path) -> None:
+    run = sweep(grid(made, methods=("svd", "lp")), tmp_path / "run", made / "data")
+    before = run.facts["comparisons"]
+    shutil.rmtree(tmp_path / "run" / "cache")
+    again = sweep(grid(made, methods=("svd", "lp"), keep=(*KEEP, 0.45)), tmp_path / "run", made / "data").facts[
+        "comparisons"
+    ]
+    assert len(again) == len(before) + 3 and all(row in again for row in before)
 
 
 def test_changed_weights_are_not_mixed_with_old_answers(made: Path, tmp_path: Path) -> None:

@@ -32,6 +32,15 @@ def compress(
     calibrate: Annotated[
         Path | None, typer.Option(help="texts, one a line: fit linear layers to their outputs")
     ] = None,
+    importance: Annotated[
+        str | None, typer.Option(help="token weights: auto, uniform, prior, words:en, text:FILE, mixtures, powers")
+    ] = None,
+    sensitivity: Annotated[
+        bool | None, typer.Option(help="weigh directions by what the output reacts to; on where it can run")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="texts like those the model will see: a file or folder, no labels")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16; kept if left out")] = None,
     base: Base = None,
     allow_pickle: AllowPickle = False,
@@ -57,6 +66,9 @@ def compress(
             settings,
             preset=preset,
             calibrate=calibrate,
+            importance=importance,
+            sensitive=sensitivity,
+            text=text,
             force=force,
             command=command,
             progress=progress,

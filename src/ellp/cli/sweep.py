@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -55,6 +54,7 @@ def sweep(
     from ellp.evaluation import check_device
     from ellp.show_sweep import SweepProgress, sweep_summary
     from ellp.sweep.grid import Grid, read_importances, read_models, read_norms, read_shares
+    from ellp.sweep.run import cores
     from ellp.sweep.run import sweep as measure
 
     grid = Grid(
@@ -76,7 +76,7 @@ def sweep(
             limit=limit,
             batch=batch,
             seed=seed,
-            jobs=jobs or (1 if place.startswith("cuda") else os.cpu_count() or 1),
+            jobs=jobs or (1 if place.startswith("cuda") else cores()),
             device=place,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,

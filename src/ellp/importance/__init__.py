@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ellp.errors import InputError
 from ellp.importance import spec as language
-from ellp.importance.counts import text_shares
+from ellp.importance.counts import interpolation, text_shares, texts_in
 from ellp.importance.fisher import fisher_rows
 from ellp.importance.prior import prior
-from ellp.importance.spec import Mixture, Power, Source, Spec, parse
+from ellp.importance.spec import Mixture, Power, Source, Spec, parse, sources
 from ellp.importance.vocabulary import Vocabulary
 from ellp.importance.words import has_word_lists, languages_of, word_shares
 from ellp.store import read_matrix
@@ -59,15 +59,26 @@ def token_importance(
     return language.evaluate(found, lambda source: _values(source, known, given or {}, progress))
 
 
-def choose(spec: str, vocabulary: Vocabulary) -> Choice:
+def choose(spec: str, vocabulary: Vocabulary, text: Path | None = None) -> Choice:
     """The specification with ``auto``, and the languages of ``words``, filled in.
 
     Word frequencies are best where the vocabulary has a language's words; a Unigram vocabulary also tells the
     probabilities of its tokens in the text the model was trained on, and the two are averaged. Elsewhere there is the
-    order of the vocabulary itself.
+    order of the vocabulary itself. The user's ``text`` is mixed with that, as far as one half of it foretells the
+    other.
     """
     reasons: list[str] = []
-    filled = _filled(parse(spec), vocabulary, reasons)
+    if text is not None and spec.strip() == "auto":
+        best = _best(vocabulary, reasons)
+        shares = token_importance(str(best), vocabulary, vocabulary.size) / vocabulary.size
+        weight = round(interpolation(texts_in(text), shares, vocabulary), 3)
+        reasons.append(f"one half of {text.name} is likeliest, given the other, if its counts weigh {weight:g}")
+        parts = ((weight, Source("text", str(text))), (round(1 - weight, 3), best))
+        return Choice(str(Mixture(tuple(part for part in parts if part[0]))), "; ".join(reasons))
+    asked = parse(spec)
+    if vocabulary.tokenizer is None and any(source.name not in ("uniform", "file", "sensitivity") for source in sources(asked)):
+        raise InputError(f"need a tokenizer for the importance {spec}, got none: use uniform or file:C.npy")
+    filled = _filled(asked, vocabulary, reasons)
     return Choice(str(filled), "; ".join(dict.fromkeys(reasons)) or None)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ellp.importance.vocabulary import BATCH, Vocabulary, from_distribution
 PLAIN = (".txt", ".text", ".md", ".rst")
 COLUMNS = ("text", "sentence", "sentence1", "sentence2", "question", "premise", "hypothesis", "content")
 LONGEST = 2**16  # characters of a line that are read at once
+STEPS = 50  # of expectation maximisation in one unknown
 FULL = 2**22  # characters that go to the tokenizer together
 
 Progress = Callable[[str, int, int], None]
@@ -40,6 +41,26 @@ def smoothed(counts: Tensor, vocabulary: Vocabulary) -> Tensor:
     return from_distribution(counts, vocabulary, float((counts == 1).sum()) / (float(counts.sum()) + 1))
 
 
+def interpolation(texts: Iterable[str], shares: Tensor, vocabulary: Vocabulary) -> float:
+    """How far a text's own counts are to be trusted beside public ``shares``: the weight of the counts in a mixture.
+
+    It is the weight under which one half of the text is likeliest, when the counts are those of the other half
+    (deleted interpolation, as of Jelinek and Mercer), both ways; found by expectation maximisation.
+    """
+    halves = [torch.zeros(vocabulary.size, dtype=torch.float64) for _ in range(2)]
+    for number, batch in enumerate(_batches(texts, 64)):
+        halves[number % 2] += count_tokens(batch, vocabulary)
+    if not all(float(half.sum()) for half in halves):
+        return 0.5
+    mine = torch.stack([smoothed(half, vocabulary) for half in halves])
+    held_out = torch.stack(halves[::-1])
+    weight = 0.5
+    for _ in range(STEPS):
+        responsible = weight * mine / (weight * mine + (1 - weight) * shares)
+        weight = float((held_out * responsible).sum() / held_out.sum())
+    return weight
+
+
 def count_tokens(texts: Iterable[str], vocabulary: Vocabulary) -> Tensor:
     """How often each token occurs in texts, with the tokens that frame each of them."""
     counts = torch.zeros(vocabulary.size, dtype=torch.float64)
@@ -49,13 +70,13 @@ def count_tokens(texts: Iterable[str], vocabulary: Vocabulary) -> Tensor:
     return counts
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+def _batches(texts: Iterable[str], most: int = BATCH) -> Iterator[list[str]]:
     batch: list[str] = []
     room = FULL
     for text in texts:
         batch.append(text)
         room -= len(text)
-        if len(batch) == BATCH or room <= 0:
+        if len(batch) == most or room <= 0:
             yield batch
             batch, room = [], FULL
     if batch:
@@ -105,10 +126,9 @@ def _bad_byte(file: Path, error: UnicodeDecodeError) -> str:
             return f"UTF-16 in {file}"
         content.seek(0)
         for number, line in enumerate(content, 1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError as found:
-                return f"byte 0x{line[found.start]:02x} in line {number} of {file}"
+            bad = next((one for one in line.decode("utf-8", "surrogateescape") if "\udc80" <= one <= "\udcff"), None)
+            if bad is not None:
+                return f"byte 0x{ord(bad) - 0xDC00:02x} in line {number} of {file}"
     return f"{error.reason} in {file}"
 
 
@@ -120,9 +140,9 @@ def _lines(lines: TextIO, file: Path) -> Iterator[str]:
             yield text
 
 
-def _table(delimiter: str, quoting: int) -> Callable[[TextIO, Path], Iterator[str]]:
+def _table(delimiter: str, quoting: Literal[0, 3]) -> Callable[[TextIO, Path], Iterator[str]]:
     def read(lines: TextIO, file: Path) -> Iterator[str]:
-        rows = csv.DictReader(lines, delimiter=delimiter, quoting=quoting)  # type: ignore[arg-type]
+        rows = csv.DictReader(lines, delimiter=delimiter, quoting=quoting)
         chosen = _columns(list(rows.fieldnames or []), file)
         try:
             for row in rows:
@@ -154,9 +174,8 @@ def _json_lines(lines: TextIO, file: Path) -> Iterator[str]:
 def _columns(names: list[str], file: Path) -> list[str]:
     chosen = [name for name in names if name.lower() in COLUMNS]
     if not chosen:
-        raise InputError(
-            f"need a column out of {', '.join(COLUMNS)} in {file}, got {', '.join(map(str, names)) or 'none'}: rename it"
-        )
+        got = ", ".join(map(str, names)) or "none"
+        raise InputError(f"need a column out of {', '.join(COLUMNS)} in {file}, got {got}: rename it")
     return chosen
 
 

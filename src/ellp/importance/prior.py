@@ -69,15 +69,15 @@ def _id_ranks(vocabulary: Vocabulary) -> Tensor:
 
 def _alphabet(vocabulary: Vocabulary) -> Tensor:
     """Runs of single characters in the order of their code points; one that ends the list is its rarest part."""
-    mask = torch.zeros(vocabulary.size, dtype=torch.bool)
-    first, previous = 0, -1
     tokens = [token for token in vocabulary.tokens if token is not None]
-    for row in range(len(tokens) + 1):
-        piece = bare(tokens[row]) or tokens[row] if row < len(tokens) else ""
-        point = ord(piece) if len(piece) == 1 else -1
-        if point <= previous or point < 0:
-            if row - first >= RUN and previous >= 0 and row < len(tokens):
+    mask = torch.zeros(vocabulary.size, dtype=torch.bool)
+    first, before = 0, ("", -1)
+    for row, token in enumerate([*tokens, ""]):
+        piece = bare(token) or token
+        now = (token.removesuffix(piece), ord(piece) if len(piece) == 1 else -1)
+        if now[1] < 0 or now[0] != before[0] or now[1] <= before[1]:
+            if row - first >= RUN and row < len(tokens):
                 mask[first:row] = True
-            first = row if point >= 0 else row + 1
-        previous = point
+            first = row if now[1] >= 0 else row + 1
+        before = now
     return mask

@@ -28,13 +28,14 @@ BATCH = 2048  # texts that go to the tokenizer together
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a table with ``size`` rows; rows beyond the tokenizer's own are spare."""
+    """The tokens of a table with ``size`` rows; rows beyond the tokenizer's own are spare. There may be no tokenizer:
+    then only what needs no names of tokens can be asked for."""
 
     tokenizer: Any
     size: int
 
     def __post_init__(self) -> None:
-        if len(self.tokenizer) > self.size:
+        if self.tokenizer is not None and len(self.tokenizer) > self.size:
             raise InputError(
                 f"need a tokenizer that belongs to the table ({self.size} rows), got one of {len(self.tokenizer)} "
                 "tokens: pass the model's own"
@@ -88,16 +89,27 @@ class Vocabulary:
         mask[[row for row in rows if 0 <= row < self.size]] = True
         return mask
 
+    @cached_property
+    def _backend(self) -> Any:
+        """The tokenizer's own engine, without the padding and truncation it may be set to."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        backend = type(backend).from_str(backend.to_str())
+        backend.no_padding()
+        backend.no_truncation()
+        return backend
+
     def ids(self, texts: Sequence[str], framed: bool = False) -> Iterator[list[int]]:
         """The token ids of every text, alone or between the tokens that frame a text."""
         for first in range(0, len(texts), BATCH):
-            yield from self.tokenizer(
-                list(texts[first : first + BATCH]),
-                add_special_tokens=framed,
-                return_attention_mask=False,
-                truncation=False,
-                verbose=False,
-            )["input_ids"]
+            batch = list(texts[first : first + BATCH])
+            if self._backend is None:
+                yield from self.tokenizer(batch, add_special_tokens=framed, truncation=False, verbose=False)[
+                    "input_ids"
+                ]
+            else:
+                yield from (one.ids for one in self._backend.encode_batch_fast(batch, add_special_tokens=framed))
 
 
 def is_placeholder(token: str) -> bool:

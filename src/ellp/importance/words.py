@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,20 +26,21 @@ import torch
 from torch import Tensor
 
 from ellp.errors import InputError
-from ellp.importance.vocabulary import Vocabulary
+from ellp.importance.vocabulary import Vocabulary, from_distribution
 
 MARKS = {".": 65.3, ",": 61.6, '"': 26.7, "'": 24.3, "-": 15.3, "?": 5.6, ":": 3.4, "!": 3.3, ";": 3.2}  # in 1000 words
 OTHER_MARKS = {
     "zh": {".": "。", ",": "，", "?": "？", "!": "！", ":": "：", ";": "；"},
     "ja": {".": "。", ",": "、", "?": "？", "!": "！"},
-    **dict.fromkeys(("ar", "fa", "ur"), {",": "،", "?": "؟", ";": "؛"}),
-    **dict.fromkeys(("hi", "bn"), {".": "।"}),
+    **{language: {",": "،", "?": "؟", ";": "؛"} for language in ("ar", "fa", "ur")},
+    **{language: {".": "।"} for language in ("hi", "bn")},
     "el": {"?": ";"},
 }
 FIRST = (MARKS["."] + MARKS["?"] + MARKS["!"]) / 1000  # of all words, those that begin a sentence
 SPACELESS = ("ja", "zh")
 PROBES = 1000  # words of a language that show whether a vocabulary was made for it
-NUMBERS = 20  # what a list counts as 000 is spelled as so many numbers of three digits
+WORDS = 400_000  # of all languages together
+NUMBERS = 10  # what a list counts as 000 is spelled as so many numbers of three digits
 
 Progress = Callable[[str, int, int], None]
 
@@ -53,15 +55,14 @@ def word_shares(vocabulary: Vocabulary, languages: Mapping[str, float], progress
     for number, (language, weight) in enumerate(languages.items()):
         if progress is not None:
             progress(f"words of {language}", number, len(languages))
-        shares += weight * _language_shares(vocabulary, language)
+        shares += weight * _language_shares(vocabulary, language, WORDS // len(languages))
     if progress is not None:
         progress("", len(languages), len(languages))
-    shares = shares.masked_fill(vocabulary.unused, 0.0)
-    return shares / shares.sum()
+    return from_distribution(shares, vocabulary, 0.0)
 
 
-def _language_shares(vocabulary: Vocabulary, language: str) -> Tensor:
-    frequencies = word_frequencies(language)
+def _language_shares(vocabulary: Vocabulary, language: str, most: int) -> Tensor:
+    frequencies = dict(itertools.islice(word_frequencies(language).items(), most))
     words, weights = list(frequencies), torch.tensor(list(frequencies.values()), dtype=torch.float64)
     spelling = Spelling.of(vocabulary)
     lower = list(spelling.inside(words, language))
@@ -71,12 +72,13 @@ def _language_shares(vocabulary: Vocabulary, language: str) -> Tensor:
     else:
         usual = lower
     counts = _weighed(usual, weights * (1 - FIRST), vocabulary.size)
-    counts += _weighed(spelling.first([capital(word) for word in words], language), weights * FIRST, vocabulary.size)
+    opening = list(vocabulary.ids([capital(word) for word in words])) if spelling.space or spelling.cased else usual
+    counts += _weighed(opening, weights * FIRST, vocabulary.size)
     counts += vocabulary.framing.double() * FIRST * weights.sum()
     for mark, rate in MARKS.items():
         shown = OTHER_MARKS.get(language, {}).get(mark, mark)
         counts += _weighed([spelling.after(shown)], weights.sum()[None] * (rate / 1000), vocabulary.size)
-    outside = max(0.0, 1 - float(weights.sum()))
+    outside = min(1.0, max(0.0, 1 - float(weights.sum())))
     anything = (~vocabulary.unused).double()
     return counts / counts.sum() * (1 - outside) + anything / anything.sum() * outside
 
@@ -120,7 +122,7 @@ def capital(word: str) -> str:
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a tokenizer spells a word within a text, at its start, and a mark after a word."""
+    """How a tokenizer spells a word within a text, and a mark after a word."""
 
     vocabulary: Vocabulary
     space: str  # what goes before a word for it to be spelled as within a text
@@ -128,7 +130,7 @@ class Spelling:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Spelling:
-        one, plain, spaced, both, large = vocabulary.ids(["one", "house", " house", "one house", "House"])
+        one, plain, both, large = vocabulary.ids(["one", "house", "one house", "House"])
         space = "" if one + plain == both else " "
         return cls(vocabulary, space, plain != large)
 
@@ -136,10 +138,6 @@ class Spelling:
         """Words within a text: after a space, where the language has spaces."""
         space = "" if language in SPACELESS else self.space
         return self.vocabulary.ids([space + word for word in words])
-
-    def first(self, words: Sequence[str], language: str) -> Iterator[list[int]]:
-        """Words at a text's start."""
-        return self.vocabulary.ids(list(words))
 
     def after(self, mark: str) -> list[int]:
         """A mark after a word, without the word's own tokens."""
@@ -165,9 +163,11 @@ def languages_of(vocabulary: Vocabulary) -> dict[str, float]:
 
 def _cover(spelling: Spelling, wordfreq: Any, language: str) -> float:
     """The share of a language's commonest words that are single tokens, in their usual form."""
+    listed = [word for word in wordfreq.get_frequency_dict(language, "small") if not re.search(r"\d", word)]
+    foreign = sum(word.isascii() for word in listed[:PROBES]) < PROBES / 2  # then what is ASCII is borrowed
     shortest = 2 if language in ("zh", "ja", "ko") else 4
-    listed = (word for word in wordfreq.get_frequency_dict(language, "small") if word.isalpha())
-    words = [word for word, _ in zip((word for word in listed if len(word) >= shortest), range(PROBES), strict=False)]
+    own = (word for word in listed if len(word) >= shortest and not (foreign and word.isascii()))
+    words = list(itertools.islice(own, PROBES))
     forms = [spelling.inside(words, language), spelling.inside([capital(word) for word in words], language)]
     unknown = spelling.vocabulary.tokenizer.unk_token_id
     single = [min(map(len, pair)) == 1 and [unknown] not in pair for pair in zip(*forms, strict=True)]

@@ -60,7 +60,7 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Run]:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"need a folder for the record, got the file {folder}: choose another name")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FACTS).is_file():
-        strangers = [path.name for path in folder.iterdir() if path.name not in (CACHE, ".lock")]
+        strangers = [path.name for path in folder.iterdir() if path.name != CACHE and not path.name.startswith(".")]
         if strangers:
             raise InputError(
                 f"need a new folder or one of an earlier sweep, got {folder} with {strangers[0]}: choose another"
@@ -72,7 +72,6 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Run]:
         if not (folder / FACTS).is_file():
             shutil.rmtree(folder / CACHE, ignore_errors=True)  # of a record that is gone
             run = Run(folder, {"format": FORMAT, **settings, "models": []}, {})
-            (folder / CELLS).touch()
             run.save()
         else:
             run = read_run(folder, mend=True)

@@ -25,6 +25,7 @@ from ellp.sweep.schedule import Schedule
 from ellp.sweep.verdict import verdict
 from ellp.tasks.data import find_files
 from ellp.tasks.glue import TASKS
+from ellp.tasks.task import Task
 
 PACKAGES = ("ellp", "torch", "transformers", "tokenizers", "peft", "numpy", "scipy", "scikit-learn", "safetensors")
 
@@ -55,7 +56,6 @@ def sweep(
     not depend on how often that happens. Cells that failed are only tried ``again`` when that is asked for.
     """
     _check(data, limit, batch, jobs)
-    cores = os.cpu_count() or 1
     settings: dict[str, Any] = {
         "command": command,
         "versions": versions(),
@@ -63,7 +63,7 @@ def sweep(
         "seed": seed,
         "limit": limit,
         "layers": grid.layers,
-        "threads": max(1, cores // jobs),
+        "threads": max(1, torch.get_num_threads() // jobs),
         "data": data_marks(grid.tasks, data),
         "tasks": [],
         "sessions": [],
@@ -156,18 +156,34 @@ def _note(run: Run, model: dict[str, Any]) -> None:
 
 def _conclude(run: Run) -> None:
     """Compare methods at equal rank, and say what the whole record shows."""
-    found = comparisons(run.cells, Cache(run.cache), run.facts["seed"])
-    if found or not run.facts.get("comparisons"):
-        run.facts["comparisons"] = found
+    known = {_pair(row): row for row in run.facts.get("comparisons", ())}
+    for row in comparisons(run.cells, Cache(run.cache), run.facts["seed"]):
+        before = known.get(_pair(row))
+        if before is None or row.get("tasks", 1) >= before.get("tasks", 1):  # answers may be gone from the cache
+            known[_pair(row)] = row
+    run.facts["comparisons"] = [known[pair] for pair in sorted(known, key=str)]
     said = verdict(run.facts)
     run.facts["verdict"] = None if said is None else said.record()
     run.save()
+
+
+def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is compared with the SVD, and where."""
+    return tuple(row[name] for name in ("model", "task", "method", "p", "importance", "keep"))
 
 
 def spectrum_norms(grid: Grid) -> tuple[float, ...]:
     """The norms of the grid at which rows may weigh the same."""
     chosen = {variant.p for variant in grid.variants() if variant.importance == UNIFORM and variant.p is not None}
     return tuple(sorted(chosen))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
 
 
 def _check(data: Path | None, limit: int | None, batch: int, jobs: int) -> None:
@@ -187,7 +203,8 @@ def data_marks(tasks: tuple[str, ...], data: Path | None) -> dict[str, str]:
         return dict.fromkeys(tasks, "hub")
     marks = {}
     for name in tasks:
-        files = find_files(TASKS[name], data).values() if name in TASKS and TASKS[name].kind != "language" else [data]
+        task = TASKS.get(name) or Task(name, "classify", ())
+        files = [data] if task.kind == "language" else find_files(task, data).values()
         content = hashlib.sha256()
         for file in files:
             content.update(file.read_bytes())
