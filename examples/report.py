@@ -16,7 +16,7 @@ from ellp.report.write import report_summary, write_report
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "records" / "minilm-sweep"
 PAGE = ROOT / "docs" / "reports" / "minilm.html"
-TABLE = ROOT / "docs" / "reports" / "minilm-table.md"
+TABLE = ROOT / "benchmarks" / "records" / "minilm-sweep.md"
 IMAGES = ROOT / "docs" / "img"
 SIZE = (1200, 1330)
 

@@ -27,7 +27,7 @@ def page(run: Run, goal: float = GOAL, title: str | None = None) -> str:
     """The page as text. Every name in the record is escaped, whatever it contains."""
     found = panels(run)
     summaries = [summarize(panel, goal, run.comparisons) for panel in found]
-    style, script = _colors() + _text("page.css"), _text("page.js")
+    style, script = _colors() + _text("page.css"), _script()
     every = layers(run)
     text: str = _template().render(
         title=title or _title(found),
@@ -201,6 +201,12 @@ def _template() -> Any:
 
 def _text(name: str) -> str:
     return files("ellp.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Both files in a scope of their own."""
+    parts = "\n".join(_text(name) for name in ("chart.js", "page.js"))
+    return f'"use strict";\n{{\n{parts}}}\n'
 
 
 def _colors() -> str:
