@@ -157,7 +157,7 @@ function drawMinis() {
     });
     for (const one of curves) curve(found, one, state.bands);
     const dense = task.dense === null ? "" : `dense ${points(task.dense, 1)}`;
-    const button = html("button", { type: "button", "aria-pressed": String(number === state.task), "aria-label": `Show ${task.label} above` },
+    const button = html("button", { type: "button", "aria-pressed": String(number === state.task) },
       html("strong", {}, task.label), html("span", { class: "quiet" }, dense), found.root);
     button.addEventListener("click", () => {
       byId("task").querySelector(`input[value="${number === state.task && shown ? -1 : number}"]`).click();
@@ -207,7 +207,7 @@ function setUp() {
   });
   if (boxes.length > 3) {
     for (const [text, on] of [["all", true], ["none", false]]) {
-      const button = html("button", { type: "button", "aria-label": `${on ? "Show" : "Hide"} every method` }, text);
+      const button = html("button", { type: "button", "aria-label": `${text} of the methods` }, text);
       button.addEventListener("click", () => {
         boxes.forEach((box, number) => {
           box.checked = on;
