@@ -16,7 +16,7 @@ from ellp.report.write import report_summary, write_report
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "records" / "minilm-sweep"
 PAGE = ROOT / "docs" / "reports" / "minilm.html"
-TABLE = ROOT / "docs" / "reports" / "minilm-table.md"
+TABLE = ROOT / "benchmarks" / "records" / "minilm-sweep.md"
 IMAGES = ROOT / "docs" / "img"
 SIZE = (1200, 1330)
 
@@ -32,7 +32,7 @@ def make() -> str:
         record = write_report(RECORD, PAGE, TABLE, Path(folder), force=True)
         for name in ("drop-vs-bytes.svg", "drop-vs-rate.svg"):
             shutil.copy(Path(folder) / name, IMAGES / f"minilm-{name}")
-    return report_summary({**record, "run": RECORD.name, "written": [str(PAGE.relative_to(ROOT))]})
+    return report_summary(record)
 
 
 def screenshot(page: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ import made_sweeps as made
 import pytest
 
 from ellp.report.curves import Estimate, Key, combined, key, panels
+from ellp.report.looks import looks
 from ellp.report.read import typed
 
 SVD, L1 = Key("svd", None, None), Key("lp", 1.0, None)
@@ -57,7 +58,9 @@ def test_families_are_not_averaged_with_each_other() -> None:
     lines = [made.cell(task, "svd", 2.0, "uniform", 0.5, model=f"{name}:{task}", id=f"{name}{task}")
              for name in ("a", "b") for task in made.TASKS]  # fmt: skip
     found = panels(typed(made.facts(models=models), lines))
-    assert [panel.family for panel in found] == ["a", "b"] and all(len(panel.tasks) == 4 for panel in found)
+    assert [(panel.family, panel.name) for panel in found] == [("a", "a"), ("b", "b")] and all(
+        len(panel.tasks) == 4 for panel in found
+    )
 
 
 def test_perplexity_is_not_averaged_with_points() -> None:
@@ -82,3 +85,12 @@ def test_what_is_not_finite_stays_visible_as_such() -> None:
 
 def test_uniform_importance_is_none() -> None:
     assert key("lp", 1.0, "uniform") == L1 and key("fwsvd", 2.0, "fisher") == Key("fwsvd", None, None)
+
+
+def test_what_is_shown_together_looks_different() -> None:
+    norms = [("lp", p, weights) for p in (1.0, 1.5, 2.0, 3.0) for weights in ("counts", "words", "prior")]
+    lines = [made.cell(task, *one, 0.5) for task in made.TASKS for one in (*made.SERIES, *norms)]
+    found = looks(one_panel(lines))
+    assert len({(look.color, look.dash, look.marker) for look in found}) == len(found) == 15
+    shown = [look.color for look in found if look.shown]
+    assert 4 <= len(shown) <= 8 and len(set(shown)) == len(shown)

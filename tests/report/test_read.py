@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import made_sweeps as made
 import pytest
@@ -54,3 +56,41 @@ def test_what_is_no_record_is_refused(tmp_path: Path, content: str | None) -> No
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match="need"):
         read_run(tmp_path)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything in an object; of long lists to the first two."""
+    yield at
+    parts = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield from places(part, (*at, key))
+
+
+def damaged(facts: dict[str, Any], at: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    copy = json.loads(json.dumps(facts))
+    inner = copy
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("value", [None, "x", "inf", -1, [], {}], ids=repr)
+def test_a_damaged_record_is_refused_or_shown_never_met_half_way(value: Any) -> None:
+    pytest.importorskip("jinja2")
+    facts = made.facts(comparisons=made.comparisons()[:1], models=[made.model("cola", 31.5)])
+    cells = [made.cell("cola", "lp", p, "uniform", 0.85) for p in (1.0, 2.0)]
+    ways = [at for at in places(facts) if at and at[-1] not in {"format", 1}]
+    refused = [at for at in ways if isinstance(attempt(damaged(facts, at, value), cells), InputError)]
+    assert refused or value is None
+    assert all(isinstance(attempt(facts, [cells[0] | {name: value}, cells[1]]), str) for name in cells[0])
+
+
+def attempt(facts: dict[str, Any], cells: list[dict[str, Any]]) -> str | InputError:
+    """The page, or the refusal; any other error is a failure of the test."""
+    from ellp.report.page import page
+
+    try:
+        return page(typed(facts, cells))
+    except InputError as error:
+        return error

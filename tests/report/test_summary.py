@@ -85,6 +85,13 @@ def test_only_failures_recommend_nothing() -> None:
     assert list(blocks(panel)) == []
 
 
+def test_a_perplexity_rises() -> None:
+    lines = [made.cell("cola", "svd", 2.0, "uniform", 0.5, drop=0.2, drop_low=0.1, drop_high=0.3, score=40.2)]
+    lines[0]["scores"] = {"perplexity": 40.2}
+    summary = summarize(panel_of(lines, models=[made.model("cola", 40.0)], tasks=["cola"]))
+    assert summary.headline == "SVD at keep 0.5 raises perplexity by 0.5 % at 1/2 of the layer's bytes."
+
+
 def test_facts_are_json() -> None:
     lines = [*SVD, made.cell("cola", "lp", 1.0, "uniform", 0.5, drop="inf", drop_low="inf", drop_high="inf")]
     facts = summarize(panel_of(lines)).facts()

@@ -52,14 +52,13 @@ class Key:
     @property
     def label(self) -> str:
         """
-        >>> Key("lp", 1.0, "frequencies").label, Key("svd", 2.0, None).label
+        >>> Key("lp", 1.0, "frequencies").label, Key("svd", None, None).label
         ('p = 1 with frequencies', 'SVD')
         """
-        parts = [f"p = {power(self.p)}"] if self.method == "lp" and self.p is not None else []
-        if self.method != "lp":
-            name = METHODS.get(self.method, self.method)
-            parts = [name] + [f"p = {power(self.p)}"] * (self.method not in METHODS and self.p is not None)
-        return " with ".join([", ".join(parts) or self.method] + ([] if self.importance is None else [self.importance]))
+        name = METHODS.get(self.method, self.method)
+        if self.p is not None:
+            name = f"p = {power(self.p)}" if self.method == "lp" else f"{name}, p = {power(self.p)}"
+        return name if self.importance is None else f"{name} with {self.importance}"
 
     @property
     def factored(self) -> bool:
@@ -142,8 +141,8 @@ def averaged(tasks: Iterable[str], scored: Sequence[str]) -> list[str]:
 def combined(drops: Iterable[Estimate]) -> Estimate:
     """The mean of several tasks' drops; intervals are combined as those of independent measurements.
 
-    >>> combined([Estimate(1.0, 0.0, 2.0), Estimate(3.0, 2.0, 4.0)])
-    Estimate(value=2.0, low=1.2928932188134525, high=2.707106781186547)
+    >>> combined([Estimate(1.0, 0.0, 2.0)] * 4)
+    Estimate(value=1.0, low=0.5, high=1.5)
     """
     every = list(drops)
     count = len(every)
@@ -212,8 +211,8 @@ def _panels_of(
     models = {key: facts.get(key, {}) for key in group}
     languages = {cell.task for cell in every if isinstance(cell, Cell) and "perplexity" in cell.scores}
     scored = tuple(task for task in owner if task not in languages)
-    name = _name([str(facts.get(key, {}).get("name") or key) for key in group])
     family = str(facts.get(group[0], {}).get("family") or "")
+    name = family or _name([str(facts.get(key, {}).get("name") or key) for key in group])
     patterns = list(dict.fromkeys(cell.layers for cell in every)) or [""]
     found = []
     for layers in patterns:

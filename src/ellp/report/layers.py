@@ -97,7 +97,7 @@ def _spectra(found: Mapping[str, Any]) -> dict[str, tuple[tuple[float, float], .
     """Each p's axes, the longest being 1; the record has ranks beside all of them, or beside each."""
     spectra = {}
     for name, values in found.items():
-        if name == "ranks":
+        if name == "ranks" or values is None:
             continue
         own = isinstance(values, Mapping)
         lengths = [float(value) for value in (values.get("sigma") or values.get("values") or () if own else values)]
@@ -119,9 +119,8 @@ def _outliers(found: Iterable[Mapping[str, Any]]) -> Iterable[Outlier]:
     for row in found:
         token = row.get("token")
         shown = "–" if token is None else visible(str(token))
-        yield Outlier(
-            int(row.get("row", -1)), shown, float(row.get("length", "nan")), float(row.get("times_median", "nan"))
-        )
+        length, times = (float("nan" if row.get(name) is None else row[name]) for name in ("length", "times_median"))
+        yield Outlier(int(row.get("row") or 0), shown, length, times)
 
 
 def visible(token: str) -> str:

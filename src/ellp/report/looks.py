@@ -28,19 +28,20 @@ class Look:
 
 
 def looks(panel: Panel) -> list[Look]:
-    """One look a series: baselines always have the same one, and beyond eight the dashes tell series apart."""
+    """One look a series: baselines always have the same one; colours go first to what is shown first."""
     shown = _shown(panel)
     free = [color for color in range(len(LIGHT)) if color not in FIXED.values()]
-    found, next_one = [], 0
-    for series in panel.series:
-        color, turn = FIXED.get(series.key), 0
-        if color is None:
-            color, turn = free[next_one % len(free)], next_one // len(free)
-            next_one += 1
-        marker = MARKERS[(color + turn) % len(MARKERS)]
-        width = 3.2 if series.key == SVD else 1.6  # seen on both sides of a curve that covers it, as p = 1 often does
-        found.append(Look(color, DASHES[turn % len(DASHES)], marker, width, series.key in shown))
-    return found
+    waiting = [one.key for one in panel.series if one.key not in FIXED]
+    places = {key: place for place, key in enumerate(sorted(waiting, key=lambda key: key not in shown))}
+    return [_look(key, places.get(key, 0), free, key in shown) for key in (one.key for one in panel.series)]
+
+
+def _look(key: Key, place: int, free: list[int], shown: bool) -> Look:
+    """Beyond the number of free colours, dashes and markers tell series apart."""
+    color = FIXED[key] if key in FIXED else free[place % len(free)]
+    turn = 0 if key in FIXED else place // len(free)
+    width = 3.2 if key == SVD else 1.6  # seen on both sides of a curve that covers it, as p = 1 often does
+    return Look(color, DASHES[turn % len(DASHES)], MARKERS[(color + turn) % len(MARKERS)], width, shown)
 
 
 def _shown(panel: Panel) -> set[Key]:

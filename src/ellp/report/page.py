@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -25,7 +27,7 @@ def page(run: Run, goal: float = GOAL, title: str | None = None) -> str:
     """The page as text. Every name in the record is escaped, whatever it contains."""
     found = panels(run)
     summaries = [summarize(panel, goal, run.comparisons) for panel in found]
-    style, script = _colors() + _text("page.css"), _text("page.js")
+    style, script = _colors() + _text("page.css"), _script()
     every = layers(run)
     text: str = _template().render(
         title=title or _title(found),
@@ -71,7 +73,8 @@ def payload(found: Sequence[Panel], summaries: Sequence[Summary], every: Sequenc
 
 
 def _panel(panel: Panel, summary: Summary) -> dict[str, Any]:
-    tasks = [{"label": task_label(task), "dense": panel.dense.get(task)} for task in panel.tasks]
+    units = {task: "points" if task in panel.scored else "perplexity" for task in panel.tasks}
+    tasks = [{"label": task_label(task), "dense": panel.dense.get(task), "unit": units[task]} for task in panel.tasks]
     series = [
         {
             "label": one.label,
@@ -81,8 +84,9 @@ def _panel(panel: Panel, summary: Summary) -> dict[str, Any]:
         }
         for one, look in zip(panel.series, looks(panel), strict=True)
     ]
-    dense = panel.dense_average if len(panel.dense) == len(panel.tasks) and panel.dense else None
-    return {"name": panel.name, "tasks": tasks, "dense": dense, "goal": summary.goal, "series": series}
+    dense = None if math.isnan(panel.dense_average) else panel.dense_average
+    unit = "perplexity" if panel.perplexity else "points"
+    return {"name": panel.name, "tasks": tasks, "dense": dense, "unit": unit, "goal": summary.goal, "series": series}
 
 
 def _point(panel: Panel, series: Series, point: Point, summary: Summary) -> dict[str, Any]:
@@ -172,13 +176,19 @@ def _tasks(found: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def _times(run: Run) -> dict[str, str]:
-    spent = {name: sum(cell.seconds.get(name, 0.0) for cell in run.cells) for name in ("factor", "evaluate")}
-    return {name: wording.duration(seconds) for name, seconds in spent.items() if seconds > 0}
+    """How long the sweep took, and what its processes did in that time."""
+    took = sum(float(session.get("seconds") or 0) for session in run.facts.get("sessions") or ())
+    factoring = {(cell.model, cell.id.rpartition("/")[2]): cell.seconds.get("factor", 0.0) for cell in run.cells}
+    work = {"factoring": sum(factoring.values())}  # once a setting, whatever the number of tasks
+    work["evaluating"] = sum(cell.seconds.get("evaluate", 0.0) for cell in run.cells)
+    parts = [f"{wording.duration(seconds)} {name}" for name, seconds in work.items() if seconds > 0]
+    return {"sessions": wording.duration(took) if took else "", "work": ", ".join(parts)}
 
 
 # The parts of the file ------------------------------------------------------------------------------------------------
 
 
+@cache
 def _template() -> Any:
     try:
         from jinja2 import Environment, StrictUndefined
@@ -191,6 +201,12 @@ def _template() -> Any:
 
 def _text(name: str) -> str:
     return files("ellp.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Both files in a scope of their own."""
+    parts = "\n".join(_text(name) for name in ("chart.js", "page.js"))
+    return f'"use strict";\n{{\n{parts}}}\n'
 
 
 def _colors() -> str:

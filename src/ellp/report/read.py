@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ellp.report.shape import check
 from ellp.sweep import record
 
 UNIFORM = "uniform"
@@ -92,6 +93,7 @@ def typed(facts: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> Run:
     >>> typed({"models": []}, [{"id": "a", "error": "no memory"}]).failures[0].error
     'no memory'
     """
+    check(facts)
     found = [_understood(cell) for cell in cells]
     good = tuple(cell for cell in found if isinstance(cell, Cell))
     return Run(facts, good, tuple(cell for cell in found if isinstance(cell, Failure)), found.count(None))
@@ -100,7 +102,7 @@ def typed(facts: Mapping[str, Any], cells: Iterable[Mapping[str, Any]]) -> Run:
 def _understood(line: Mapping[str, Any]) -> Cell | Failure | None:
     try:
         return _cell(line)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
 

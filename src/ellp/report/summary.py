@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ellp.report.curves import Estimate, Key, Panel, Point, Series, averaged, key, task_label
-from ellp.report.wording import counted, fraction, interval, kept, points, share, size
+from ellp.report.wording import counted, exact, fraction, interval, kept, points, share, size
 
 GOAL = 0.99
 MEAN = "mean"  # the record's name for the average over tasks
@@ -165,7 +165,7 @@ def _headline(panel: Panel, found: Choice | None, goal: float) -> str:
         return f"{found.label} {_keeps(panel, found.retention.value)} at {fraction(found.share)} of the layer's bytes."
     if not any(point.average for _, point in panel.settings):
         return "Nothing to recommend yet: no setting was measured on every task."
-    return f"No setting that was tried {_keeps(panel, goal)} below the dense size."
+    return f"No setting that was tried keeps {exact(goal)} of the score below the dense size."
 
 
 def _keeps(panel: Panel, left: float) -> str:
@@ -189,7 +189,7 @@ def _about(panel: Panel, found: Choice | None, goal: float) -> list[str]:
     tried = len([1 for _, point in panel.settings if point.average is not None])
     if tried > 1:
         lines.append(
-            f"It is the smallest of {counted(tried, 'setting')} that keeps {share(goal, 0)}, chosen on the data it is "
+            f"It is the smallest of {counted(tried, 'setting')} that keeps {exact(goal)}, chosen on the data it is "
             "scored on: expect slightly less on new data."
         )
     return lines
@@ -211,11 +211,11 @@ def _about_cautious(found: Choice | None, cautious: Choice | None, goal: float) 
     if found is None:
         return []
     if cautious is None:
-        return [f"No setting keeps {share(goal, 0)} at the worse end of its interval as well."]
+        return [f"No setting keeps {exact(goal)} at the worse end of its interval as well."]
     if cautious == found:
         return [f"It keeps {kept(found.retention.low)} even at the worse end of its interval."]
     line = (
-        f"To keep {share(goal, 0)} even at the worse end of the interval, use {cautious.label}, "
+        f"To keep {exact(goal)} even at the worse end of the interval, use {cautious.label}, "
         f"at {fraction(cautious.share)} of the bytes."
     )
     return [line]
@@ -225,7 +225,7 @@ def _about_low_rank(panel: Panel, found: Choice | None, low_rank: Choice | None,
     if not any(series.key.factored for series in panel.series) or (found is not None and found == low_rank):
         return []
     if low_rank is None:
-        return [f"No low-rank setting that was tried keeps {share(goal, 0)} by itself."]
+        return [f"No low-rank setting that was tried keeps {exact(goal)} by itself."]
     line = (
         f"As two plain matrices, without a kernel for integers, the smallest is {low_rank.label}: "
         f"{kept(low_rank.retention.value)} at {fraction(low_rank.share)} of the bytes."
@@ -273,6 +273,8 @@ def paired_gains(panel: Panel, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[
     found = {}
     for row in rows:
         if (str(row.get("model") or ""), str(row.get("task"))) not in names or row.get("tasks", 1) != len(tasks):
+            continue
+        if any(row.get(name) is None for name in ("method", "keep", "gain", "gain_low", "gain_high")):
             continue
         p, at = row.get("p"), f"keep {float(row['keep']):.4g}"
         series = key(str(row["method"]), None if p is None else float(p), row.get("importance"))

@@ -42,6 +42,15 @@ def share(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f} %".replace("-", MINUS) if math.isfinite(value) else points(value)
 
 
+def exact(value: float) -> str:
+    """A share that was asked for, as it was asked.
+
+    >>> exact(0.99), exact(0.995)
+    ('99 %', '99.5 %')
+    """
+    return f"{100 * value:.6g} %"
+
+
 def kept(value: float) -> str:
     """A share of the score that is left, never rounded up to all of it.
 
