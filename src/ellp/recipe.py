@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ellp.bundle import Bundle, copy_side_files, open_bundle, quiet, weight_bytes
+from ellp.bundle import Bundle, copy_side_files, has_tokenizer, open_bundle, quiet, weight_bytes
 from ellp.card import model_card
 from ellp.errors import InputError, first_line
 from ellp.folder import check_target, read_json, replacing_folder
@@ -153,22 +153,17 @@ def weighed(
         return Weighing(None, None, {"importance": "uniform", "sensitivity": None})
     if not (usual or has_token_table(bundle.model, "embeddings")):
         raise InputError("need a model with a token table to weigh, got one without: leave --importance out")
-    importance = importance or ("auto" if usual or text is not None else "uniform")
-    sensitive = sensitive if sensitive is not None or usual or text is not None else False
-    model: Any = bundle.model
-    try:
-        tokenizer = tokenizer_of(bundle)
-        Vocabulary(tokenizer, model.get_input_embeddings().weight.shape[0])
-    except (OSError, ValueError, ImportError) as error:
-        reason = f"no tokenizer that fits the table ({first_line(error)})"
-        if sensitive or text is not None or importance not in ("auto", "uniform"):
-            tokenizer = None
-            if sensitive or text is not None:
-                raise InputError(f"need the model's tokenizer to weigh its tokens, got {reason}: restore it") from None
-            sensitive = False
-        else:
-            missing = {"importance": "uniform", "reason": reason, "sensitivity": None, "sensitivity_missing": reason}
-            return Weighing(None, None, missing)
+    usual = usual or text is not None
+    importance = importance or ("auto" if usual else "uniform")
+    sensitive = sensitive if usual else bool(sensitive)
+    tokenizer, missing = _tokenizer_for(bundle)
+    if missing is not None:
+        if sensitive or text is not None:
+            raise InputError(f"need the model's tokenizer to weigh its tokens, got {missing}: restore its files")
+        if importance == "auto":
+            facts = {"importance": "uniform", "reason": missing, "sensitivity": None, "sensitivity_missing": missing}
+            return Weighing(None, None, {"asked": importance, **facts})
+        sensitive = False
     return weigh(
         bundle.model,
         tokenizer,
@@ -180,6 +175,19 @@ def weighed(
         seed=seed,
         progress=progress,
     )
+
+
+def _tokenizer_for(bundle: Bundle) -> tuple[Any, str | None]:
+    """The tokenizer of a model's token table; or None, and why there is none."""
+    model: Any = bundle.model
+    if not has_tokenizer(bundle):
+        return None, "no tokenizer beside the model"
+    try:
+        tokenizer = tokenizer_of(bundle)
+        Vocabulary(tokenizer, model.get_input_embeddings().weight.shape[0])
+    except (OSError, ValueError, ImportError) as error:
+        return None, f"no tokenizer that fits the table ({first_line(error)})"
+    return tokenizer, None
 
 
 def pooling_of(folder: Path | None) -> str | None:
