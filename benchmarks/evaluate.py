@@ -1,6 +1,6 @@
 """What measuring and recovering a model's task score takes: evaluation, its interval, fine-tuning, in one run.
 
-    python benchmarks/evaluate.py [--parts pipeline,resamples,finetune,sweep] --data GLUE --adapters FOLDER [--record FILE]
+    python benchmarks/evaluate.py [--parts P,...] --data GLUE --adapters FOLDER [--record FILE]
 
 ``--data`` is a folder with GLUE's tasks (``mrpc/dev.tsv``, ...), ``--adapters`` one with a PEFT adapter of
 all-MiniLM-L6-v2 for each of them. A record keeps the parts that are not measured again, each with the machine it was
