@@ -62,6 +62,6 @@ def file_name(text: str) -> str:
     """A text as part of a file's name, different for different texts.
 
     >>> file_name("mrpc/lp p=1")
-    'mrpc_lp_p_1-a0cb3a2a74'
+    'mrpc_lp_p_1-45422fc516'
     """
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', text)[:80]}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"

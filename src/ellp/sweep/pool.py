@@ -18,6 +18,7 @@ from ellp.sweep.grid import Cell
 from ellp.sweep.schedule import Schedule, Unit
 
 ATTEMPTS = 2  # a unit whose process dies is tried once more: the first may have died of another's memory
+ENDING = 10.0  # seconds an idle process may take to end
 
 Message = tuple[str, Any]
 """("model", facts), ("cell", record), ("broken", error: the model cannot be opened) or ("done", None)."""
@@ -91,9 +92,11 @@ def spread(job: Job, schedule: Schedule, norms: tuple[float, ...], jobs: int) ->
                 yield worker.unit, (kind, content)
     finally:
         for worker in workers:
+            worker.pipe.close()  # an idle one ends by itself, and cleans up
+        for worker in workers:
+            worker.process.join(ENDING if worker.unit is None else 0)
             worker.process.kill()
             worker.process.join()
-            worker.pipe.close()
 
 
 def _assign(schedule: Schedule, workers: list[_Worker]) -> None:

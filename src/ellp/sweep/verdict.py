@@ -54,9 +54,9 @@ def verdict(record: Mapping[str, Any], p: float = 1.0, importance: str = "unifor
     """The verdict on l_p with an importance against the SVD; None if the record has no such pair.
 
     >>> found = {"method": "lp", "p": 1.0, "importance": "uniform", "model": "m", "task": "rte", "keep": 0.5}
-    >>> print(verdict({"comparisons": [found | {"gain": 2.0, "gain_low": 0.5, "gain_high": 3.5}]}).text)
-    The claim "at equal rank, the l_1 factorization loses less than the l_2 factorization (the SVD)" holds here: it is \
-seen in 1 of 1 comparison, and the opposite in none.
+    >>> said = verdict({"comparisons": [found | {"gain": 2.0, "gain_low": 0.5, "gain_high": 3.5}]})
+    >>> said.text.splitlines()[1]
+    'Seen: m, rte at keep 0.5: +2.00 points (95 % between +0.50 and +3.50).'
     """
     found = [
         Comparison(row["model"], row["task"], row["keep"], row["gain"], row["gain_low"], row["gain_high"])
