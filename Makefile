@@ -1,7 +1,7 @@
 # One command per intention; `make` alone lists them. Everything runs inside .venv, made on first use.
 
 PYTHON  ?= python3
-EXTRAS  ?= dev,docs,demo,bench,test-hf,finetune
+EXTRAS  ?= dev,docs,demo,bench,test-hf,finetune,report,browser
 BIN     := .venv/bin
 STAMP   := .venv/.installed
 GLUE    ?= ../shared/data/glue
@@ -67,8 +67,9 @@ test:  ## everything a change must pass: lint, types, tests, docs
 demo: $(STAMP)  ## compress a real model, reload it, compare
 	@$(BIN)/python examples/demo.py
 
-figures: $(STAMP)  ## redraw docs/img
+figures: $(STAMP)  ## redraw docs/img, and the page of the measured sweep in docs/reports
 	@$(BIN)/python examples/figures.py
+	@$(BIN)/python examples/report.py
 
 bench-core: $(STAMP)  ## time and quality of every method
 	@$(BIN)/python benchmarks/core.py

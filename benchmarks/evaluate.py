@@ -1,6 +1,6 @@
 """What measuring and recovering a model's task score takes: evaluation, its interval, fine-tuning, in one run.
 
-    python benchmarks/evaluate.py [--parts pipeline,resamples,finetune] --data GLUE --adapters FOLDER [--record FILE]
+    python benchmarks/evaluate.py [--parts P,...] --data GLUE --adapters FOLDER [--record FILE]
 
 ``--data`` is a folder with GLUE's tasks (``mrpc/dev.tsv``, ...), ``--adapters`` one with a PEFT adapter of
 all-MiniLM-L6-v2 for each of them. A record keeps the parts that are not measured again, each with the machine it was
@@ -24,6 +24,7 @@ import numpy as np
 import transformers
 from core import seconds
 from models import machine
+from sweeps import sweep_rows, sweep_table
 
 from ellp.bundle import Bundle, open_bundle, quiet
 from ellp.comparison import RESAMPLES, paired_drops
@@ -180,7 +181,7 @@ def finetune_rows(place: Place) -> Iterator[Row]:
 
 def markdown(record: dict[str, Any]) -> str:
     """The record as the tables shown in the docs."""
-    shown = {"pipeline": pipeline_table, "resamples": resample_table, "finetune": finetune_table}
+    shown = {"pipeline": pipeline_table, "resamples": resample_table, "finetune": finetune_table, "sweep": sweep_table}
     return "\n\n".join(shown[name](part["rows"]) for name, part in record.items() if name in shown)
 
 
@@ -224,7 +225,7 @@ def finetune_table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="pipeline,resamples,finetune")
+    parser.add_argument("--parts", default="pipeline,resamples,finetune,sweep")
     parser.add_argument("--data", type=Path, required=True, help="a folder with GLUE's tasks")
     parser.add_argument("--adapters", type=Path, required=True, help="a folder with an adapter for each task")
     parser.add_argument("--tasks", default="mrpc,stsb,cola,sst2", help="a record keeps the rows of the others")
@@ -236,6 +237,7 @@ def main() -> None:
         "pipeline": pipeline_rows,
         "resamples": resample_rows,
         "finetune": finetune_rows,
+        "sweep": lambda place: sweep_rows(place.data, place.adapters),
     }
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}
     for name in options.parts.split(","):

@@ -111,6 +111,20 @@ def weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
+def model_type_of(source: str, base: str | None = None) -> str:
+    """What ``config.json`` calls the kind of a model, or of the model that an adapter was trained on.
+
+    >>> model_type_of("demo")
+    'bert'
+    """
+    wanted = _Wanted(None, False, False, True)
+    with quiet():
+        folder, _ = _find(source, wanted)
+        if (folder / "adapter_config.json").is_file():
+            folder, _ = _find_base(read_json(folder / "adapter_config.json"), base, wanted)
+    return str(read_json(folder / "config.json").get("model_type"))
+
+
 # ---- where the files are ----
 
 

@@ -42,7 +42,7 @@ def evaluate(
     """Scores of a model, and of the one it is compared ``against``, on examples in ``data`` or from the hub."""
     check_names(tasks)
     _check_options(data, limit, batch)
-    place = _device(device)
+    place = check_device(device)
     sides = {"model": open_any(source), **({} if against is None else {"against": open_any(against)})}
     for bundle in sides.values():
         bundle.model.to(place)
@@ -62,7 +62,8 @@ def _check_options(data: Path | None, limit: int | None, batch: int) -> None:
         raise InputError(f"need a batch of at least 1, got {batch}: 32 is a good size")
 
 
-def _device(name: str | None) -> torch.device:
+def check_device(name: str | None) -> torch.device:
+    """The device that was asked for, or the best there is."""
     try:
         place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(1, device=place)

@@ -17,7 +17,8 @@ from ellp.folder import check_target, read_json, replacing_folder
 from ellp.importance import Vocabulary, parse
 from ellp.presets import default_name, share_kept
 from ellp.surgery import Layers, Options, Plan, Progress, compress, select
-from ellp.tasks.data import SUFFIXES, find_file, read_examples
+from ellp.tasks.data import read_task
+from ellp.tasks.task import Task
 from ellp.weighing import Weighing, weigh
 
 DEMO_HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -212,9 +213,9 @@ def labelled_batches(bundle: Bundle, path: Path) -> list[dict[str, Tensor]]:
     labels = int(getattr(model.config, "num_labels", 0))
     if not type(model).__name__.endswith("ForSequenceClassification"):
         raise InputError(f"need a sequence classifier for fisher, got {type(model).__name__}: use words or text")
-    classes = None if labels == 1 else tuple(str(model.config.id2label[index]) for index in range(labels))
-    file = next((path / f"train{end}" for end in SUFFIXES if (path / f"train{end}").is_file()), path)
-    examples = read_examples(find_file(file, ""), pair=None, classes=classes, limit=None)
+    classes = () if labels == 1 else tuple(str(model.config.id2label[index]) for index in range(labels))
+    task = Task("file", "classify" if classes else "regress", (), classes)
+    examples = read_task(task, path, split="train")
     tokenizer, batches = tokenizer_of(bundle), []
     for first in range(0, len(examples), CALIBRATION_BATCH):
         columns = zip(*examples.texts[first : first + CALIBRATION_BATCH], strict=True)

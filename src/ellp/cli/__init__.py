@@ -10,6 +10,9 @@ from ellp.cli.evaluate import evaluate
 from ellp.cli.factor import factor
 from ellp.cli.finetune import finetune
 from ellp.cli.model import compress, inspect
+from ellp.cli.report import report
+from ellp.cli.reproduce import reproduce
+from ellp.cli.sweep import sweep
 from ellp.errors import EllpError
 
 app = typer.Typer(
@@ -29,7 +32,7 @@ def ellp(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for verb in (compress, inspect, evaluate, finetune, factor):
+for verb in (compress, inspect, evaluate, sweep, report, reproduce, finetune, factor):
     app.command()(verb)
 
 

@@ -1,0 +1,318 @@
+"""What a sweep says, in plain language: the setting to use, and where a claimed gain is inside the noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ellp.report.curves import Estimate, Key, Panel, Point, Series, averaged, key, task_label
+from ellp.report.wording import counted, exact, fraction, interval, kept, points, share, size
+
+GOAL = 0.99
+MEAN = "mean"  # the record's name for the average over tasks
+SVD = Key("svd", None, None)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting to use: the smallest in bytes that keeps the goal's share of the average score."""
+
+    method: str
+    setting: str
+    rank: int | None
+    share: float
+    bytes: float
+    drop: Estimate
+    retention: Estimate
+    model_bytes: tuple[float, float] | None
+
+    @property
+    def label(self) -> str:
+        return f"{self.setting} rounding" if self.method == "rounding" else f"{self.method} at {self.setting}"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many points fewer one setting loses than another, with the 95 % interval of that difference."""
+
+    at: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "inside the interval"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One series against another at equal rank: where it is better or worse by more than chance does.
+
+    ``paired``: the intervals come from the same examples drawn again for both. Otherwise those of both drops were added
+    as if independent, which errs to caution, since both are measured on the same examples.
+    """
+
+    method: str
+    against: str
+    gains: tuple[Gain, ...]
+    paired: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.gains)
+
+    def times(self, verdict: str) -> int:
+        return sum(gain.verdict == verdict for gain in self.gains)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence; a difference within the noise is called that."""
+        head = f"{self.method} against {self.against} at equal rank"
+        if self.times("inside the interval") == self.count:
+            sizes = {1: "the one size is", 2: "both sizes are"}.get(self.count, f"all {self.count} sizes are")
+            return f"{head}: no measurable difference ({sizes} inside the interval)."
+        words = ("better", "worse", "inside the interval")
+        counts = [f"{word} at {self.times(word)}" for word in words if self.times(word)]
+        widest = max(self.gains, key=lambda gain: abs(gain.value))
+        side = "fewer" if widest.value > 0 else "more"
+        most = f"at most {points(abs(widest.value))} points {side} lost, at {widest.at}"
+        return f"{head}: {', '.join(counts)} of {counted(self.count, 'size')} ({most})."
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The findings of one panel; ``sentences`` are for a person and say nothing the other fields do not."""
+
+    panel: str
+    goal: float
+    headline: str
+    sentences: tuple[str, ...]
+    recommended: Choice | None
+    cautious: Choice | None
+    low_rank: Choice | None
+    claims: tuple[Comparison, ...]
+    others: tuple[Comparison, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """The same as JSON can hold it."""
+        found: dict[str, Any] = plain(asdict(self))
+        return found
+
+
+def summarize(panel: Panel, goal: float = GOAL, comparisons: Iterable[Mapping[str, Any]] = ()) -> Summary:
+    """The findings of a panel; ``goal`` is the share of the average score to keep.
+
+    ``comparisons`` are those of the record: differences to the SVD measured on the same examples.
+    """
+    recommended = smallest(panel, goal, lambda left: left.value)
+    cautious = smallest(panel, goal, lambda left: left.low)
+    low_rank = smallest(panel, goal, lambda left: left.value, lambda series: series.key.factored)
+    paired = paired_gains(panel, comparisons)
+    claims, others = tuple(robust_claims(panel, paired)), tuple(against_svd(panel, paired))
+    sentences = [
+        *_about(panel, recommended, goal),
+        *_about_cautious(recommended, cautious, goal),
+        *_about_low_rank(panel, recommended, low_rank, goal),
+        *(claim.verdict for claim in claims),
+        *_gaps(panel),
+    ]
+    headline = _headline(panel, recommended, goal)
+    return Summary(panel.name, goal, headline, tuple(sentences), recommended, cautious, low_rank, claims, others)
+
+
+# The setting to use ---------------------------------------------------------------------------------------------------
+
+
+def smallest(
+    panel: Panel,
+    goal: float,
+    end: Callable[[Estimate], float],
+    fits: Callable[[Series], bool] = lambda series: True,
+) -> Choice | None:
+    """The setting with the fewest bytes, below the dense layer's, that keeps ``goal`` of the average score."""
+    good = []
+    for series, point in panel.settings:
+        left = panel.retention(point.average)
+        if left is not None and point.share < 1 and fits(series) and end(left) >= goal:
+            good.append((point.share, -left.value, series, point))
+    if not good:
+        return None
+    _, _, series, point = min(good, key=lambda found: found[:2])
+    return _choice(panel, series, point)
+
+
+def _choice(panel: Panel, series: Series, point: Point) -> Choice:
+    left = panel.retention(point.average)
+    assert point.average is not None and left is not None  # only such points are chosen
+    sizes = _model_bytes(panel, point)
+    return Choice(series.label, point.at, point.rank, point.share, point.bytes, point.average, left, sizes)
+
+
+def _model_bytes(panel: Panel, point: Point) -> tuple[float, float] | None:
+    """The whole model before and after, in float16; of the largest model in the panel."""
+    sizes = [float(model["bytes_fp16"]) for model in panel.models.values() if model.get("bytes_fp16")]
+    if not sizes or not point.share > 0:
+        return None
+    before = max(sizes)
+    return before, before - point.bytes / point.share + point.bytes
+
+
+def _headline(panel: Panel, found: Choice | None, goal: float) -> str:
+    if found is not None:
+        return f"{found.label} {_keeps(panel, found.retention.value)} at {fraction(found.share)} of the layer's bytes."
+    if not any(point.average for _, point in panel.settings):
+        return "Nothing to recommend yet: no setting was measured on every task."
+    return f"No setting that was tried keeps {exact(goal)} of the score below the dense size."
+
+
+def _keeps(panel: Panel, left: float) -> str:
+    """What a setting does to the score, or to a perplexity, which is better the lower it is."""
+    if panel.perplexity:
+        return f"raises perplexity by {share(max(1 - left, 0.0))}"
+    return f"keeps {kept(left)} of the score"
+
+
+def _about(panel: Panel, found: Choice | None, goal: float) -> list[str]:
+    if found is None:
+        return _closest(panel)
+    names = averaged(panel.tasks, panel.scored)
+    tasks = f"over {len(names)} tasks" if len(names) > 1 else f"on {task_label(names[0])}"
+    where = f" (rank {found.rank})" if found.rank is not None else ""
+    lost = f"The drop of {found.label}{where} is {points(found.drop.value)} points {tasks}"
+    lines = [f"{lost}, 95 % interval {interval(found.drop)}, from a dense score of {points(panel.dense_average)}."]
+    if found.model_bytes is not None:
+        before, after = found.model_bytes
+        lines.append(f"The whole model in float16 goes from {size(before)} to {size(after)}.")
+    tried = len([1 for _, point in panel.settings if point.average is not None])
+    if tried > 1:
+        lines.append(
+            f"It is the smallest of {counted(tried, 'setting')} that keeps {exact(goal)}, chosen on the data it is "
+            "scored on: expect slightly less on new data."
+        )
+    return lines
+
+
+def _closest(panel: Panel) -> list[str]:
+    left = [
+        (found.value, series, point)
+        for series, point in panel.settings
+        if (found := panel.retention(point.average)) is not None and point.share < 1
+    ]
+    if not left:
+        return []
+    value, series, point = max(left, key=lambda found: found[0])
+    return [f"The closest is {series.label}, {point.at}: {kept(value)} at {fraction(point.share)} of the bytes."]
+
+
+def _about_cautious(found: Choice | None, cautious: Choice | None, goal: float) -> list[str]:
+    if found is None:
+        return []
+    if cautious is None:
+        return [f"No setting keeps {exact(goal)} at the worse end of its interval as well."]
+    if cautious == found:
+        return [f"It keeps {kept(found.retention.low)} even at the worse end of its interval."]
+    line = (
+        f"To keep {exact(goal)} even at the worse end of the interval, use {cautious.label}, "
+        f"at {fraction(cautious.share)} of the bytes."
+    )
+    return [line]
+
+
+def _about_low_rank(panel: Panel, found: Choice | None, low_rank: Choice | None, goal: float) -> list[str]:
+    if not any(series.key.factored for series in panel.series) or (found is not None and found == low_rank):
+        return []
+    if low_rank is None:
+        return [f"No low-rank setting that was tried keeps {exact(goal)} by itself."]
+    line = (
+        f"As two plain matrices, without a kernel for integers, the smallest is {low_rank.label}: "
+        f"{kept(low_rank.retention.value)} at {fraction(low_rank.share)} of the bytes."
+    )
+    return [line]
+
+
+def _gaps(panel: Panel) -> list[str]:
+    partial = [point for _, point in panel.settings if point.average is None]
+    if not partial:
+        return []
+    verb = "has" if len(partial) == 1 else "have"
+    return [f"{counted(len(partial), 'setting')} {verb} no average: a task failed or is not finished yet."]
+
+
+# Comparisons ----------------------------------------------------------------------------------------------------------
+
+Paired = Mapping[tuple[Key, str], Gain]
+
+
+def robust_claims(panel: Panel, paired: Paired) -> list[Comparison]:
+    """Every p other than 2 against p = 2 with the same importance: what robustness alone brings."""
+    found = []
+    for series in panel.series:
+        mine = series.key
+        if mine.method != "lp" or mine.p == 2:
+            continue
+        other = panel.find(Key("lp", 2.0, mine.importance)) or (panel.find(SVD) if mine.importance is None else None)
+        if other is not None and (one := compare(series, other, paired if other.key == SVD else {})) is not None:
+            found.append(one)
+    return found
+
+
+def against_svd(panel: Panel, paired: Paired) -> list[Comparison]:
+    """Every other low-rank series against the plain SVD."""
+    base = panel.find(SVD)
+    others = [one for one in panel.series if one.key.factored and one.key != SVD]
+    return [found for one in others if base is not None and (found := compare(one, base, paired)) is not None]
+
+
+def paired_gains(panel: Panel, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Key, str], Gain]:
+    """The record's own comparisons with the SVD, on the same examples, of what this panel averages."""
+    tasks = averaged(panel.tasks, panel.scored)
+    names = {(panel.family, MEAN)} if len(tasks) > 1 else {(panel.tasks[task], task) for task in tasks}
+    found = {}
+    for row in rows:
+        if (str(row.get("model") or ""), str(row.get("task"))) not in names or row.get("tasks", 1) != len(tasks):
+            continue
+        if any(row.get(name) is None for name in ("method", "keep", "gain", "gain_low", "gain_high")):
+            continue
+        p, at = row.get("p"), f"keep {float(row['keep']):.4g}"
+        series = key(str(row["method"]), None if p is None else float(p), row.get("importance"))
+        found[series, at] = Gain(at, *(float(row[name]) for name in ("gain", "gain_low", "gain_high")))
+    return found
+
+
+def compare(series: Series, against: Series, paired: Paired) -> Comparison | None:
+    """Two series at every size where both were measured on every task."""
+    theirs = {point.at: point.average for point in against.points}
+    pairs = [(point.at, point.average, theirs.get(point.at)) for point in series.points]
+    both = [
+        (at, one, other)
+        for at, one, other in pairs
+        if one is not None and other is not None and one.finite and other.finite
+    ]
+    if not both:
+        return None
+    whole = all((series.key, at) in paired for at, _, _ in both)
+    gains = [paired[series.key, at] if whole else _gain(at, one, other) for at, one, other in both]
+    return Comparison(series.label, against.label, tuple(gains), whole)
+
+
+def _gain(at: str, one: Estimate, other: Estimate) -> Gain:
+    gain = other.value - one.value
+    below = math.hypot(one.high - one.value, other.value - other.low)
+    above = math.hypot(one.value - one.low, other.high - other.value)
+    return Gain(at, gain, gain - below, gain + above)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it; a number that is not finite is a string.
+
+    >>> plain({"a": (1.5, float("inf"))})
+    {'a': [1.5, 'inf']}
+    """
+    if isinstance(value, dict):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""Models x methods x budgets x tasks -> a record that survives being killed."""
