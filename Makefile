@@ -1,13 +1,15 @@
 # One command per intention; `make` alone lists them. Everything runs inside .venv, made on first use.
 
 PYTHON  ?= python3
-EXTRAS  ?= dev,docs,demo,bench,test-hf,report,browser
+EXTRAS  ?= dev,docs,demo,bench,test-hf,finetune,report,browser
 BIN     := .venv/bin
 STAMP   := .venv/.installed
+GLUE    ?= ../shared/data/glue
+ADAPTERS ?= ../shared/models/minilm-glue
 SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-core bench-models clean
+.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-core bench-evaluate bench-models clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +73,9 @@ figures: $(STAMP)  ## redraw docs/img, and the page of the measured sweep in doc
 
 bench-core: $(STAMP)  ## time and quality of every method
 	@$(BIN)/python benchmarks/core.py
+
+bench-evaluate: $(STAMP)  ## evaluation beside transformers.pipeline, its interval, and fine-tuning
+	@$(BIN)/python benchmarks/evaluate.py --data $(GLUE) --adapters $(ADAPTERS)
 
 bench-models: $(STAMP)  ## latency, calibration, time and memory of a compressed model
 	@$(BIN)/python benchmarks/models.py

@@ -1,6 +1,6 @@
 """What measuring and recovering a model's task score takes: evaluation, its interval, fine-tuning, in one run.
 
-    python benchmarks/evaluate.py [--parts pipeline,resamples,finetune] --data GLUE --adapters FOLDER [--record FILE]
+    python benchmarks/evaluate.py [--parts pipeline,resamples,finetune,sweep] --data GLUE --adapters FOLDER [--record FILE]
 
 ``--data`` is a folder with GLUE's tasks (``mrpc/dev.tsv``, ...), ``--adapters`` one with a PEFT adapter of
 all-MiniLM-L6-v2 for each of them. A record keeps the parts that are not measured again, each with the machine it was
@@ -22,6 +22,7 @@ import numpy as np
 import transformers
 from core import seconds
 from models import machine
+from sweeps import sweep_rows, sweep_table
 
 from ellp.bundle import Bundle, open_bundle, quiet
 from ellp.comparison import RESAMPLES, paired_drops
@@ -33,7 +34,7 @@ from ellp.tasks.glue import TASKS
 from ellp.tasks.task import Task, mean
 
 TURNS = 3
-PAIRS = 2000  # examples of a resampled task
+TEXTS = 256  # of each task, at most
 KEEP = 0.25
 TRAINING = Training(epochs=2, limit=2000)
 
@@ -58,7 +59,7 @@ class Place:
 
 
 def pipeline_rows(place: Place) -> list[Row]:
-    """All of a task's dev examples, from texts to answers, tokenizing included; batches of 32 on both sides.
+    """The first of a task's dev examples, from texts to answers, tokenizing included; batches of 32 on both sides.
 
     ``sorted`` gives the pipeline its texts longest first, which it does not do by itself.
     """
@@ -67,7 +68,7 @@ def pipeline_rows(place: Place) -> list[Row]:
 
 def pipeline_row(place: Place, name: str) -> Row:
     task, bundle = TASKS[name], place.open(name)
-    examples = read_task(task, place.data)
+    examples = read_task(task, place.data, TEXTS)
     with quiet():
         pipe = transformers.pipeline(
             "text-classification", model=bundle.model, tokenizer=tokenizer_of(bundle), device="cpu"
@@ -168,7 +169,7 @@ def finetune_rows(place: Place) -> list[Row]:
 
 def markdown(record: dict[str, Any]) -> str:
     """The record as the tables shown in the docs."""
-    shown = {"pipeline": pipeline_table, "resamples": resample_table, "finetune": finetune_table}
+    shown = {"pipeline": pipeline_table, "resamples": resample_table, "finetune": finetune_table, "sweep": sweep_table}
     return "\n\n".join(shown[name](part["rows"]) for name, part in record.items() if name in shown)
 
 
@@ -211,7 +212,7 @@ def finetune_table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default="pipeline,resamples,finetune")
+    parser.add_argument("--parts", default="pipeline,resamples,finetune,sweep")
     parser.add_argument("--data", type=Path, required=True, help="a folder with GLUE's tasks")
     parser.add_argument("--adapters", type=Path, required=True, help="a folder with an adapter for each task")
     parser.add_argument("--record", type=Path)
@@ -221,6 +222,7 @@ def main() -> None:
         "pipeline": pipeline_rows,
         "resamples": resample_rows,
         "finetune": finetune_rows,
+        "sweep": lambda place: sweep_rows(place.data, place.adapters),
     }
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}
     for name in options.parts.split(","):

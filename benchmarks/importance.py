@@ -32,13 +32,15 @@ from ellp.tasks.data import read_examples
 from ellp.tasks.glue import TASKS
 from ellp.weighing import Weighing, weigh
 
-REMOVED = (0.28, 0.60, 0.75, 0.90)
+REMOVED = "0.28,0.60,0.75,0.90"
 SENTENCES = 4000  # of each task
 ADAPTERS = ("cola", "mrpc", "sst2", "stsb")
 PLAIN = {"SVD": 2.0, "p = 1": 1.0}
 
 
-def approximations(table: Tensor, p: float, weights: Weighing | None) -> Iterator[tuple[float, Tensor]]:
+def approximations(
+    table: Tensor, p: float, weights: Weighing | None, rates: list[float]
+) -> Iterator[tuple[float, Tensor]]:
     """The table at every rate; the ellipsoid is found once."""
     importance, metric = (None, None) if weights is None else (weights.importance, weights.metric)
     if p == 2.0:
@@ -48,15 +50,18 @@ def approximations(table: Tensor, p: float, weights: Weighing | None) -> Iterato
         axes = ellp.lewis_ellipsoid(table, p, importance, metric).axes.double()
     factor = Caller(table).metric(metric)
     factor = torch.eye(table.shape[1], dtype=torch.float64) if factor is None else factor
-    for removed in REMOVED:
+    for removed in rates:
         kept = axes[:, : rank_for(tuple(table.shape), 1 - removed)]
         yield removed, (table.double() @ factor @ kept @ kept.T @ torch.linalg.inv(factor)).to(table.dtype)
 
 
-def variants(model: Any, tokenizer: Any, text: Path) -> Iterator[tuple[str, float, Weighing | None, float]]:
+def variants(
+    model: Any, tokenizer: Any, text: Path, only: str | None
+) -> Iterator[tuple[str, float, Weighing | None, float]]:
     """Name, p, weights and the seconds they took."""
     for name, p in PLAIN.items():
-        yield name, p, None, 0.0
+        if only is None or name in only.split(","):
+            yield name, p, None, 0.0
     asked: dict[str, dict[str, Any]] = {
         "prior": {"importance": "prior", "sensitive": False},
         "words": {"importance": "words", "sensitive": False},
@@ -66,6 +71,8 @@ def variants(model: Any, tokenizer: Any, text: Path) -> Iterator[tuple[str, floa
         "text: sensitivity + metric": {"importance": "sensitivity", "text": text, "sensitive": True},
     }
     for name, settings in asked.items():
+        if only is not None and name not in only.split(","):
+            continue
         start = time.perf_counter()
         found = weigh(model, tokenizer, **settings)
         yield name, 1.0, found, time.perf_counter() - start
@@ -90,6 +97,7 @@ def main() -> None:
     parser.add_argument("--adapters", type=Path, required=True)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--limit", type=int, help="use so many examples of each task")
+    parser.add_argument("--rates", default=REMOVED, help="shares of the parameters to remove, a comma between")
     parser.add_argument("--only", help="variants, a comma between")
     options = parser.parse_args()
     models = {"sts": open_any(Source("demo"))}
@@ -101,8 +109,8 @@ def main() -> None:
         examples[name] = read_examples(path, pair=task.pair, classes=task.classes, limit=options.limit)
     dense = open_any(Source("demo")).model
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {"rows": []}
-    record["dense"], record["limit"] = scores(models, examples, None), options.limit
-    print(record["dense"], flush=True)
+    if "dense" not in record or record["limit"] != options.limit:
+        record = {"dense": scores(models, examples, None), "limit": options.limit, "rows": []}
     with tempfile.TemporaryDirectory() as folder:
         text = training_text(options.data, Path(folder) / "training-sentences.txt")
         run(options, record, models, examples, dense, text)
@@ -123,20 +131,19 @@ def run(
     options: Any, record: dict[str, Any], models: dict[str, Any], examples: dict[str, Any], dense: Any, text: Path
 ) -> None:
     table = dense.get_input_embeddings().weight.detach()
-    for name, p, weights, took in variants(dense, tokenizer_of(models["sts"]), text):
-        if options.only and name not in options.only.split(","):
-            continue
+    for name, p, weights, took in variants(dense, tokenizer_of(models["sts"]), text, options.only):
         facts = {} if weights is None else weights.record
-        record["rows"] = [row for row in record["rows"] if row["name"] != name]
-        for removed, smaller in approximations(table, p, weights):
+        rates = [float(rate) for rate in options.rates.split(",")]
+        record["rows"] = [row for row in record["rows"] if row["name"] != name or row["removed"] not in rates]
+        for removed, smaller in approximations(table, p, weights, rates):
             found = scores(models, examples, smaller)
             drops = {task: record["dense"][task] - score for task, score in found.items()}
             row = {"name": name, "removed": removed, "seconds": round(took, 1), "drops": drops, "weights": facts}
             record["rows"].append(row)
             glue = sum(drops[task] for task in ADAPTERS) / len(ADAPTERS)
             print(f"{name:28} {removed:.2f}  sts {drops['sts']:6.2f}  glue {glue:6.2f}", flush=True)
-        if options.record:
-            options.record.write_text(json.dumps(record, indent=1) + "\n")
+            if options.record:
+                options.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

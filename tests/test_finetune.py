@@ -182,8 +182,8 @@ place, output = Path(sys.argv[1]), Path(sys.argv[2])
 def progress(text, done, total):
     if text.startswith("epoch 3"):
         os.kill(os.getpid(), signal.SIGKILL)
-finetune(Source(str(place / "small")), "sst2", place / "data", output, Training(epochs=4, rate=0.02, batch=16, patience=4),
-         cpu=True, progress=progress)
+training = Training(epochs=4, rate=0.02, batch=16, patience=4)
+finetune(Source(str(place / "small")), "sst2", place / "data", output, training, cpu=True, progress=progress)
 """
 LONG = Training(epochs=4, rate=0.02, batch=16, patience=4)
 
@@ -195,7 +195,7 @@ def test_a_killed_training_ends_as_an_undisturbed_one(place: Path, tmp_path: Pat
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "out").exists()
     work = tmp_path / "out.training"
-    with pytest.raises(InputError, match="need no unfinished training, got .* --resume"):
+    with pytest.raises(InputError, match=r"need no unfinished training, got .* --resume"):
         tune(place, tmp_path / "out", LONG)
     with pytest.raises(InputError, match="got another rate"):
         tune(place, tmp_path / "out", Training(epochs=4, rate=0.01, batch=16, patience=4), resume=True)

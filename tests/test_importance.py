@@ -86,7 +86,7 @@ def row_of(tokenizer: Any, token: str) -> int:
 )
 def test_a_specification_reads_back_as_itself(text: str) -> None:
     assert str(parse(text)) == text
-    assert str(parse(text.replace("+", " + ").replace('odd + name', "odd+name"))) == text
+    assert str(parse(text.replace("+", " + ").replace("odd + name", "odd+name"))) == text
 
 
 @pytest.mark.parametrize(

@@ -464,6 +464,12 @@ def copy_side_files(bundle: Bundle, target: Path) -> list[str]:
     return sorted(found)
 
 
+def has_tokenizer(bundle: Bundle) -> bool:
+    """Whether a tokenizer lies beside the model: without its files, transformers makes up an empty one."""
+    found = _all_side_files(bundle.folder, bundle.adapter)
+    return any(_matches(Path(name).name, VOCABULARIES) for name in found)
+
+
 def _check_side_files(folder: Path, adapter: Path | None, tokenizer_required: bool) -> None:
     found = _all_side_files(folder, adapter)
     if tokenizer_required and not any(_matches(Path(name).name, VOCABULARIES) for name in found):

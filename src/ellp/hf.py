@@ -36,8 +36,8 @@ class EllpConfig(QuantizationConfigMixin):
     """How a model is to be compressed, and, once it is, which layers were: written into ``config.json``.
 
     The options are those of :class:`ellp.Options`. ``importance``, ``sensitivity`` and ``text`` say what the rows of
-    the token table weigh, as in :func:`ellp.weighing.weigh`, and ``weighing`` what came of it. ``factorized`` is the plan
-    that a reload follows.
+    the token table weigh, as in :func:`ellp.weighing.weigh`, and ``weighing`` what came of it. ``factorized`` is the
+    plan that a reload follows.
     """
 
     def __init__(

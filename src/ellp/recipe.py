@@ -10,14 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ellp.bundle import Bundle, copy_side_files, open_bundle, quiet, weight_bytes
+from ellp.bundle import Bundle, copy_side_files, has_tokenizer, open_bundle, quiet, weight_bytes
 from ellp.card import model_card
 from ellp.errors import InputError, first_line
 from ellp.folder import check_target, read_json, replacing_folder
 from ellp.importance import Vocabulary, parse
 from ellp.presets import default_name, share_kept
 from ellp.surgery import Layers, Options, Plan, Progress, compress, select
-from ellp.tasks.data import SUFFIXES, find_file, read_examples
+from ellp.tasks.data import read_task
+from ellp.tasks.task import Task
 from ellp.weighing import Weighing, weigh
 
 DEMO_HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -152,22 +153,17 @@ def weighed(
         return Weighing(None, None, {"importance": "uniform", "sensitivity": None})
     if not (usual or has_token_table(bundle.model, "embeddings")):
         raise InputError("need a model with a token table to weigh, got one without: leave --importance out")
-    importance = importance or ("auto" if usual or text is not None else "uniform")
-    sensitive = sensitive if sensitive is not None or usual or text is not None else False
-    model: Any = bundle.model
-    try:
-        tokenizer = tokenizer_of(bundle)
-        Vocabulary(tokenizer, model.get_input_embeddings().weight.shape[0])
-    except (OSError, ValueError, ImportError) as error:
-        reason = f"no tokenizer that fits the table ({first_line(error)})"
-        if sensitive or text is not None or importance not in ("auto", "uniform"):
-            tokenizer = None
-            if sensitive or text is not None:
-                raise InputError(f"need the model's tokenizer to weigh its tokens, got {reason}: restore it") from None
-            sensitive = False
-        else:
-            missing = {"importance": "uniform", "reason": reason, "sensitivity": None, "sensitivity_missing": reason}
-            return Weighing(None, None, missing)
+    usual = usual or text is not None
+    importance = importance or ("auto" if usual else "uniform")
+    sensitive = sensitive if usual else bool(sensitive)
+    tokenizer, missing = _tokenizer_for(bundle)
+    if missing is not None:
+        if sensitive or text is not None:
+            raise InputError(f"need the model's tokenizer to weigh its tokens, got {missing}: restore its files")
+        if importance == "auto":
+            facts = {"importance": "uniform", "reason": missing, "sensitivity": None, "sensitivity_missing": missing}
+            return Weighing(None, None, {"asked": importance, **facts})
+        sensitive = False
     return weigh(
         bundle.model,
         tokenizer,
@@ -179,6 +175,19 @@ def weighed(
         seed=seed,
         progress=progress,
     )
+
+
+def _tokenizer_for(bundle: Bundle) -> tuple[Any, str | None]:
+    """The tokenizer of a model's token table; or None, and why there is none."""
+    model: Any = bundle.model
+    if not has_tokenizer(bundle):
+        return None, "no tokenizer beside the model"
+    try:
+        tokenizer = tokenizer_of(bundle)
+        Vocabulary(tokenizer, model.get_input_embeddings().weight.shape[0])
+    except (OSError, ValueError, ImportError) as error:
+        return None, f"no tokenizer that fits the table ({first_line(error)})"
+    return tokenizer, None
 
 
 def pooling_of(folder: Path | None) -> str | None:
@@ -200,9 +209,9 @@ def labelled_batches(bundle: Bundle, path: Path) -> list[dict[str, Tensor]]:
     labels = int(getattr(model.config, "num_labels", 0))
     if not type(model).__name__.endswith("ForSequenceClassification"):
         raise InputError(f"need a sequence classifier for fisher, got {type(model).__name__}: use words or text")
-    classes = None if labels == 1 else tuple(str(model.config.id2label[index]) for index in range(labels))
-    file = next((path / f"train{end}" for end in SUFFIXES if (path / f"train{end}").is_file()), path)
-    examples = read_examples(find_file(file, ""), pair=None, classes=classes, limit=None)
+    classes = () if labels == 1 else tuple(str(model.config.id2label[index]) for index in range(labels))
+    task = Task("file", "classify" if classes else "regress", (), classes)
+    examples = read_task(task, path, split="train")
     tokenizer, batches = tokenizer_of(bundle), []
     for first in range(0, len(examples), CALIBRATION_BATCH):
         columns = zip(*examples.texts[first : first + CALIBRATION_BATCH], strict=True)

@@ -90,18 +90,20 @@ def sensitivity(
     sums = _Sums(*table.weight.shape)
     generator = torch.Generator().manual_seed(seed)
     batches = batches if isinstance(batches, Sequence) else list(batches)
-    with only(model, None), _looks(model, table) as looks, torch.enable_grad(), _fast():
+    with only(model, None), _looks(model, table) as looks, torch.enable_grad():
         for number, batch in enumerate(batches):
             if progress is not None:
                 progress("what the output reacts to", number, len(batches))
             asked = _asked(model, batch, table.weight.device)
             places = _places(asked, generator)
-            with _at_places(model, places):
+            with _at_places(model, places), _fast():
                 found = model(**{name: part for name, part in asked.items() if name != "special_tokens_mask"})
             for turn in range(directions):
                 projection = _projection(found, model, asked, pooling or _usual(model), generator)
                 leaves = [leaf for _, leaf in looks]
-                slopes = torch.autograd.grad(projection, leaves, retain_graph=turn + 1 < directions, allow_unused=True)
+                with _fast():
+                    more = turn + 1 < directions
+                    slopes = torch.autograd.grad(projection, leaves, retain_graph=more, allow_unused=True)
                 for (ids, _), slope in zip(looks, slopes, strict=True):
                     if slope is not None:
                         sums.add(number % 2, ids, slope, asked)

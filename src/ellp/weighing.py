@@ -61,6 +61,7 @@ def weigh(
     vocabulary = Vocabulary(tokenizer, table.weight.shape[0])
     choice = choose(importance, vocabulary, text)
     record: dict[str, Any] = {"asked": importance, "importance": choice.spec, "reason": choice.reason}
+    record["sensitivity"] = None
     record["text"] = None if text is None else text.name
     found: list[Sensitivity] = []
 

@@ -208,12 +208,18 @@ def test_all_layers_can_be_swapped_together(made: Path, tmp_path: Path) -> None:
 
 
 def test_importances_are_an_axis(made: Path, tmp_path: Path) -> None:
-    chosen = grid(made, methods=("lp",), importances=("uniform", "prior", "fisher"), p=(1.0, 2.0), keep=(0.3,))
+    chosen = grid(
+        made,
+        methods=("lp",),
+        importances=("uniform", "prior", "fisher", "0.5*prior+0.5*sensitivity"),
+        p=(2.0,),
+        keep=(0.3,),
+    )
     run = sweep(chosen, tmp_path / "run", made / "data")
     errors = [
         run.cells[f"stsb/stsb/embeddings/lp-p2-{name}-keep0.3"]["certificate"]["error"] for name in chosen.importances
     ]
-    assert len(set(errors)) == 3
+    assert len(set(errors)) == 4
     whole = read_run(made / "whole").cells["stsb/stsb/embeddings/fwsvd-keep0.3"]
     assert run.cells["stsb/stsb/embeddings/lp-p2-fisher-keep0.3"]["score"] == whole["score"]
     (tmp_path / "linear").mkdir()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +26,9 @@ __all__ = ["Choice", "Vocabulary", "choose", "fisher_rows", "parse", "token_impo
 Progress = Callable[[str, int, int], None]
 Given = Mapping[str, Callable[[], Tensor]]
 """How to find importances that need the model: ``{"sensitivity": ..., "fisher:DATA": ...}``."""
+
+
+NEED_A_TOKENIZER = {"auto", "prior", "words", "text"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def choose(spec: str, vocabulary: Vocabulary, text: Path | None = None) -> Choic
         parts = ((weight, Source("text", str(text))), (round(1 - weight, 3), best))
         return Choice(str(Mixture(tuple(part for part in parts if part[0]))), "; ".join(reasons))
     asked = parse(spec)
-    if vocabulary.tokenizer is None and any(source.name not in ("uniform", "file", "sensitivity") for source in sources(asked)):
+    if vocabulary.tokenizer is None and {source.name for source in sources(asked)} & NEED_A_TOKENIZER:
         raise InputError(f"need a tokenizer for the importance {spec}, got none: use uniform or file:C.npy")
     filled = _filled(asked, vocabulary, reasons)
     return Choice(str(filled), "; ".join(dict.fromkeys(reasons)) or None)
@@ -149,7 +153,7 @@ def _weights(source: Source, vocabulary: Vocabulary) -> dict[str, float]:
 
 
 def _read(path: str, size: int) -> Tensor:
-    values = torch.as_tensor(read_matrix(path)).double().reshape(-1)
+    values = torch.from_numpy(np.array(read_matrix(path), dtype=np.float64)).reshape(-1)
     if len(values) != size:
         raise InputError(f"need one importance a row ({size}), got {len(values)} in {path}: check their count")
     return values

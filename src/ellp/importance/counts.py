@@ -37,8 +37,9 @@ def text_shares(path: Path, vocabulary: Vocabulary, progress: Progress | None = 
 
 
 def smoothed(counts: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Shares from counts, with Good and Turing's estimate of what was not seen."""
-    return from_distribution(counts, vocabulary, float((counts == 1).sum()) / (float(counts.sum()) + 1))
+    """Shares from counts, with Good and Turing's estimate of what was not seen; at least that of one more token."""
+    once = max(1.0, float((counts == 1).sum()))
+    return from_distribution(counts, vocabulary, once / (float(counts.sum()) + 1))
 
 
 def interpolation(texts: Iterable[str], shares: Tensor, vocabulary: Vocabulary) -> float:

@@ -140,15 +140,13 @@ def from_distribution(shares: Tensor, vocabulary: Vocabulary, unseen: float) -> 
     """
     shares = shares.double().masked_fill(vocabulary.unused, 0.0)
     silent = (shares == 0) & ~vocabulary.unused
-    count = int(silent.sum())
-    total = float(shares.sum())
-    if total == 0:
-        shares, unseen = silent.double(), 0.0
-        total = float(count)
-    elif count == 0:
-        unseen = 0.0
+    count, total = int(silent.sum()), float(shares.sum())
+    if total == 0:  # nothing is known of any token
+        shares, count, total = silent.double(), 0, float(count)
+    unseen = unseen if count else 0.0
     shares = shares * ((1 - unseen) / total)
-    each = unseen / count if count and unseen else float(shares[shares > 0].min())
-    shares = shares.masked_fill(silent & (shares == 0), each)
+    each = unseen / count if count else float(shares[shares > 0].min())
+    if count:
+        shares = shares.masked_fill(silent, each)
     reserved = int(vocabulary.unused.sum())
     return shares.masked_fill(vocabulary.unused, each / reserved) if reserved else shares

@@ -38,7 +38,7 @@ OTHER_MARKS = {
 }
 FIRST = (MARKS["."] + MARKS["?"] + MARKS["!"]) / 1000  # of all words, those that begin a sentence
 SPACELESS = ("ja", "zh")
-PROBES = 1000  # words of a language that show whether a vocabulary was made for it
+PROBES = 300  # words of a language that show whether a vocabulary was made for it
 WORDS = 400_000  # of all languages together
 NUMBERS = 10  # what a list counts as 000 is spelled as so many numbers of three digits
 
@@ -145,6 +145,7 @@ class Spelling:
         return both[len(word) :] if both[: len(word)] == word else both[-1:]
 
 
+@lru_cache(maxsize=8)
 def languages_of(vocabulary: Vocabulary) -> dict[str, float]:
     """The languages a vocabulary was made for, each with its weight; empty if none fits.
 

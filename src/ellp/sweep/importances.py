@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ellp.errors import InputError
-from ellp.importance import fisher_rows, token_importance
+from ellp.importance import fisher_rows
 from ellp.predict import class_columns, prepare
-from ellp.recipe import tokenizer_of
+from ellp.recipe import weighed
 from ellp.surgery import LayerPlan
 from ellp.sweep.cache import file_name
 from ellp.sweep.methods import FISHER, UNIFORM
@@ -32,18 +32,19 @@ def row_importance(bench: Bench, opened: Opened, layer: LayerPlan, name: str | N
         return None
 
     def make() -> tuple[dict[str, Tensor], dict[str, str]]:
-        found = _fisher(bench, opened, layer) if name == FISHER else _of_tokens(opened, layer, str(name))
+        found = _fisher(bench, opened, layer) if name == FISHER else _of_tokens(bench, opened, layer, str(name))
         return {"rows": found}, {"importance": str(name)}
 
     place = file_name(f"{opened.entry.key}/{layer.name}/{name}")
     return bench.cache.recall(f"importance-{place}", make)[0]["rows"].to(opened.weight(layer).device)
 
 
-def _of_tokens(opened: Opened, layer: LayerPlan, name: str) -> Tensor:
+def _of_tokens(bench: Bench, opened: Opened, layer: LayerPlan, name: str) -> Tensor:
     model: Any = opened.model
     if model.get_input_embeddings() is not model.get_submodule(layer.name):
         raise InputError(f"need the token table for the importance {name}, got {layer.name}: use uniform or fisher")
-    return token_importance(name, tokenizer_of(opened.bundle), layer.rows)
+    found = weighed(opened.bundle, name, False, None, usual=False, seed=bench.job.seed).importance
+    return torch.ones(layer.rows, dtype=torch.float64) if found is None else found.cpu()
 
 
 def _fisher(bench: Bench, opened: Opened, layer: LayerPlan) -> Tensor:

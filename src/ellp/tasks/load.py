@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +62,8 @@ def _hub_rows(name: str, split: str, limit: int | None) -> list[dict[str, Any]]:
             "need datasets to fetch GLUE from the hub, got none: pip install 'ellp[eval]', or pass --data DIR"
         ) from None
     try:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        table = datasets.load_dataset(HUB, name, split=split)
+        with _silent("huggingface_hub", "datasets"):
+            table = datasets.load_dataset(HUB, name, split=split)
     except Exception as error:
         raise InputError(
             f"need {HUB} from the Hugging Face hub, which cannot be fetched ({first_line(error)}): check the network, "
@@ -69,3 +71,17 @@ def _hub_rows(name: str, split: str, limit: int | None) -> list[dict[str, Any]]:
         ) from error
     count = len(table) if limit is None else min(limit, len(table))
     return [dict(row) for row in table.select(range(count))]
+
+
+@contextmanager
+def _silent(*names: str) -> Iterator[None]:
+    """Without a line on standard error for every time the hub is tried again."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
