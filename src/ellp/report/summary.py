@@ -165,7 +165,7 @@ def _headline(panel: Panel, found: Choice | None, goal: float) -> str:
         return f"{found.label} {_keeps(panel, found.retention.value)} at {fraction(found.share)} of the layer's bytes."
     if not any(point.average for _, point in panel.settings):
         return "Nothing to recommend yet: no setting was measured on every task."
-    return f"No setting that was tried keeps {exact(goal)} of the score below the dense size."
+    return f"No setting measured on every task keeps {exact(goal)} of the score below the dense size."
 
 
 def _keeps(panel: Panel, left: float) -> str:
@@ -225,7 +225,7 @@ def _about_low_rank(panel: Panel, found: Choice | None, low_rank: Choice | None,
     if not any(series.key.factored for series in panel.series) or (found is not None and found == low_rank):
         return []
     if low_rank is None:
-        return [f"No low-rank setting that was tried keeps {exact(goal)} by itself."]
+        return [f"No low-rank setting measured on every task keeps {exact(goal)} by itself."]
     line = (
         f"As two plain matrices, without a kernel for integers, the smallest is {low_rank.label}: "
         f"{kept(low_rank.retention.value)} at {fraction(low_rank.share)} of the bytes."
