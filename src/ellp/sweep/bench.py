@@ -22,7 +22,7 @@ from ellp.recipe import Source
 from ellp.surgery import LayerPlan, select
 from ellp.sweep.cache import Cache, file_name
 from ellp.sweep.grid import Cell, Entry, Variant
-from ellp.sweep.importances import row_importance
+from ellp.sweep.importances import row_weights
 from ellp.sweep.methods import METHODS, UNIFORM, Approximation
 from ellp.sweep.portrait import portrait, spectra
 from ellp.sweep.problem import Problem, fingerprint
@@ -75,7 +75,7 @@ class Bench:
         self.job = job
         self.cache = Cache(job.cache)
         self.opened: Opened | None = None
-        self.problems: dict[tuple[str, float | None, str | None], Problem] = {}
+        self.problems: dict[tuple[str, float | None, str | None, bool], Problem] = {}
         torch.set_num_threads(job.threads)
 
     def open(self, entry: Entry) -> Opened:
@@ -182,21 +182,24 @@ class Bench:
             )
         return tensors["answers"].numpy(), facts
 
-    def problem(self, opened: Opened, layer: LayerPlan, p: float | None, importance: str | None) -> Problem:
+    def problem(
+        self, opened: Opened, layer: LayerPlan, p: float | None, importance: str | None, sensitive: bool = False
+    ) -> Problem:
         """A layer's matrix under a norm and importances. Of one norm at a time: the next one lets the last ones go."""
-        key = (layer.name, p, importance)
+        key = (layer.name, p, importance, sensitive)
         if key not in self.problems:
-            weight = row_importance(self, opened, layer, importance)
+            weight, metric = row_weights(self, opened, layer, importance, sensitive)
             self.problems = {other: found for other, found in self.problems.items() if other[1:] == key[1:]}
-            self.problems[key] = Problem(opened.weight(layer).detach(), p, weight, self.job.seed, self.cache)
+            self.problems[key] = Problem(opened.weight(layer).detach(), p, weight, self.job.seed, self.cache, metric)
         return self.problems[key]
 
     def _even(self, opened: Opened, layer: LayerPlan, p: float) -> Problem:
         return self.problem(opened, layer, p, UNIFORM)
 
     def _approximation(self, opened: Opened, layer: LayerPlan, variant: Variant) -> Approximation:
-        problem = self.problem(opened, layer, variant.p, variant.importance)
-        return METHODS[variant.method].approximate(problem, keep=variant.keep, share=variant.share)
+        method = METHODS[variant.method]
+        problem = self.problem(opened, layer, variant.p, variant.importance, method.sensitive)
+        return method.approximate(problem, keep=variant.keep, share=variant.share)
 
 
 def failed(cell: Cell, error: Exception | str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ellp.errors import InputError
 from ellp.importance.spec import parse
-from ellp.sweep.methods import FISHER, METHODS, UNIFORM, Method
+from ellp.sweep.methods import FISHER, METHODS, TASK_TEXT, UNIFORM, Method
 from ellp.tasks.glue import OWN, TASKS, check_names
 
 
@@ -237,13 +237,13 @@ def read_importances(given: Sequence[str]) -> tuple[str, ...]:
         else:
             found.append(part)
     for name in found:
-        if name not in (UNIFORM, FISHER):
+        if name not in (UNIFORM, FISHER, TASK_TEXT):
             parse(name)
     return tuple(dict.fromkeys(found))
 
 
 def _is_importance(text: str) -> bool:
     try:
-        return text == FISHER or bool(parse(text))
+        return text in (FISHER, TASK_TEXT) or bool(parse(text))
     except InputError:
         return False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +16,7 @@ from ellp.predict import class_columns, prepare
 from ellp.recipe import weighed
 from ellp.surgery import LayerPlan
 from ellp.sweep.cache import file_name
-from ellp.sweep.methods import FISHER, UNIFORM
+from ellp.sweep.methods import FISHER, TASK_TEXT, UNIFORM
 from ellp.tasks.data import Examples
 from ellp.tasks.glue import task_named
 from ellp.tasks.load import load_task
@@ -26,25 +28,47 @@ LABELLED = 1024  # training examples of each task for Fisher importances
 TOGETHER = 8  # examples in a batch: squares of gradients of small batches are closer to those of single examples
 
 
-def row_importance(bench: Bench, opened: Opened, layer: LayerPlan, name: str | None) -> Tensor | None:
-    """The importances of a layer's rows; None where all weigh the same."""
+def row_weights(
+    bench: Bench, opened: Opened, layer: LayerPlan, name: str | None, sensitive: bool = False
+) -> tuple[Tensor | None, Tensor | None]:
+    """The importances of a layer's rows, and a metric on directions if asked for; None where all weigh the same."""
     if name in (None, UNIFORM):
-        return None
+        return None, None
 
     def make() -> tuple[dict[str, Tensor], dict[str, str]]:
-        found = _fisher(bench, opened, layer) if name == FISHER else _of_tokens(bench, opened, layer, str(name))
-        return {"rows": found}, {"importance": str(name)}
+        if name == FISHER:
+            found = {"rows": _fisher(bench, opened, layer)}
+        else:
+            found = _of_tokens(bench, opened, layer, str(name), sensitive)
+        return found, {"importance": str(name)}
 
-    place = file_name(f"{opened.entry.key}/{layer.name}/{name}")
-    return bench.cache.recall(f"importance-{place}", make)[0]["rows"].to(opened.weight(layer).device)
+    place = file_name(f"{opened.entry.key}/{layer.name}/{name}{'/metric' if sensitive else ''}")
+    found = bench.cache.recall(f"importance-{place}", make)[0]
+    device = opened.weight(layer).device
+    metric = found.get("metric")
+    return found["rows"].to(device), None if metric is None else metric.to(device)
 
 
-def _of_tokens(bench: Bench, opened: Opened, layer: LayerPlan, name: str) -> Tensor:
+def _of_tokens(bench: Bench, opened: Opened, layer: LayerPlan, name: str, sensitive: bool) -> dict[str, Tensor]:
     model: Any = opened.model
     if model.get_input_embeddings() is not model.get_submodule(layer.name):
         raise InputError(f"need the token table for the importance {name}, got {layer.name}: use uniform or fisher")
-    found = weighed(opened.bundle, name, False, None, usual=False, seed=bench.job.seed).importance
-    return torch.ones(layer.rows, dtype=torch.float64) if found is None else found.cpu()
+    with tempfile.TemporaryDirectory() as folder:
+        text = _task_text(bench, opened, Path(folder) / "texts.txt") if name == TASK_TEXT else None
+        asked = "auto" if name == TASK_TEXT else name
+        found = weighed(opened.bundle, asked, sensitive, text, usual=False, seed=bench.job.seed)
+    rows = torch.ones(layer.rows, dtype=torch.float64) if found.importance is None else found.importance.cpu()
+    return {"rows": rows} | ({} if found.metric is None else {"metric": found.metric.cpu()})
+
+
+def _task_text(bench: Bench, opened: Opened, place: Path) -> Path:
+    """The training texts of the entry's tasks, one a line."""
+    lines = []
+    for name in opened.entry.tasks:
+        whole = load_task(task_named(name, opened.model.config), bench.job.data, None, split="train")
+        lines += [" ".join(text.split()) for texts in whole.texts for text in texts]
+    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return place
 
 
 def _fisher(bench: Bench, opened: Opened, layer: LayerPlan) -> Tensor:

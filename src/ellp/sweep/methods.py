@@ -14,10 +14,13 @@ from torch import Tensor
 
 from ellp.budget import rank_for
 from ellp.code.rounding import round_to_bits, rounded_bytes
+from ellp.code.search import Coded, code_table, decode_table
+from ellp.code.tapered import taper_table
 from ellp.errors import InputError
 from ellp.sweep.problem import Problem
 
 UNIFORM, FISHER = "uniform", "fisher"
+TASK_TEXT = "task-text"  # the training texts of a model's own tasks, without their labels
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Method:
     """A name, the function behind it, the budget it lives by, and which of the sweep's axes apply to it.
 
     ``p`` and ``importance`` are what the method has where the axis does not apply; None where it has none.
+    ``sensitive`` methods weigh the directions of errors, too, unless all rows weigh the same.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Method:
     axes: tuple[Literal["p", "importance"], ...] = ("p", "importance")
     p: float | None = None
     importance: str | None = None
+    sensitive: bool = False
 
 
 METHODS: dict[str, Method] = {}
@@ -70,7 +75,7 @@ def register(method: Method) -> Method:
 
     >>> from ellp.sweep.methods import METHODS
     >>> sorted(METHODS)[:3]
-    ['fwsvd', 'int2', 'int3']
+    ['coded', 'fwsvd', 'int2']
     """
     if method.name in METHODS:
         raise InputError(f"need a new name for a method, got {method.name!r}, which is taken: choose another")
@@ -97,8 +102,30 @@ def rounded(problem: Problem, keep: float | None, share: float | None, bits: int
     return Approximation(round_to_bits(problem.matrix, bits), rounded_bytes(problem.shape, bits))
 
 
+def coded(problem: Problem, keep: float | None, share: float | None) -> Approximation:
+    """The best code of a table in ``share`` of its float16 bytes."""
+    assert share is not None
+    size = int(2 * share * problem.matrix.numel())
+    return _read(problem, code_table(problem.matrix, size, problem.importance, problem.metric, seed=problem.seed))
+
+
+def tapered(problem: Problem, keep: float | None, share: float | None) -> Approximation:
+    """Rows of as many numbers as they deserve, ``keep`` of the parameters in all."""
+    assert keep is not None
+    numbers = int(keep * problem.matrix.numel())
+    found = taper_table(problem.matrix, numbers, problem.importance, problem.metric, seed=problem.seed)
+    read = _read(problem, found)
+    return Approximation(read.matrix, 2 * numbers, parameters=numbers)
+
+
+def _read(problem: Problem, found: Coded) -> Approximation:
+    return Approximation(decode_table(found, problem.shape).to(problem.matrix.dtype), found.bytes)
+
+
 register(Method("svd", low_rank, axes=(), p=2.0, importance=UNIFORM))
 register(Method("lp", low_rank))
 register(Method("fwsvd", low_rank, axes=(), p=2.0, importance=FISHER))
 for _bits in (8, 4, 3, 2):
     register(Method(f"int{_bits}", partial(rounded, bits=_bits), budget="none", axes=()))
+register(Method("coded", coded, budget="bytes", axes=("importance",), p=1.0, sensitive=True))
+register(Method("tapered", tapered, axes=("importance",), p=1.0, sensitive=True))

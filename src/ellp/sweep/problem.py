@@ -22,7 +22,7 @@ FAINTEST = 1e-6  # of the mean importance: keeps weights divisible where they ar
 
 @dataclass
 class Problem:
-    """A layer's matrix (n x d), the norm, and how much each row matters (None: all the same).
+    """A layer's matrix (n x d), the norm, and how much each row and each direction matters (None: all the same).
 
     A matrix wider than tall is rounded through its transpose, as :func:`ellp.factorize` does it, with the importances
     folded in.
@@ -33,6 +33,7 @@ class Problem:
     importance: Tensor | None = None
     seed: int = 0
     cache: Cache = field(default_factory=Cache)
+    metric: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
