@@ -9,7 +9,7 @@ ADAPTERS ?= ../shared/models/minilm-glue
 SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-core bench-evaluate bench-models clean
+.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-bytes bench-core bench-evaluate bench-models clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +70,9 @@ demo: $(STAMP)  ## compress a real model, reload it, compare
 figures: $(STAMP)  ## redraw docs/img, and the page of the measured sweep in docs/reports
 	@$(BIN)/python examples/figures.py
 	@$(BIN)/python examples/report.py
+
+bench-bytes: $(STAMP)  ## token tables as codes: accuracy, coding, reading
+	@$(BIN)/python benchmarks/bytes.py
 
 bench-core: $(STAMP)  ## time and quality of every method
 	@$(BIN)/python benchmarks/core.py

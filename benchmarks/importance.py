@@ -25,11 +25,13 @@ from torch import Tensor
 import ellp
 from ellp.arrays import Caller
 from ellp.budget import rank_for
-from ellp.evaluation import answer, open_any
 from ellp.importance.counts import texts_in
+from ellp.opening import open_any
+from ellp.predict import guesses, prepare
 from ellp.recipe import Source, tokenizer_of
-from ellp.tasks.data import read_examples
 from ellp.tasks.glue import TASKS
+from ellp.tasks.load import load_task
+from ellp.tasks.task import mean
 from ellp.weighing import Weighing, weigh
 
 REMOVED = "0.28,0.60,0.75,0.90"
@@ -85,8 +87,8 @@ def scores(models: dict[str, Any], examples: dict[str, Any], table: Tensor | Non
     for name, bundle in models.items():
         if table is not None:
             bundle.model.get_input_embeddings().weight.data.copy_(table)
-        outcome = answer(bundle, TASKS[name], examples[name], 64, None)
-        found[name] = TASKS[name].score(torch.tensor(examples[name].labels).numpy(), outcome.guesses)
+        prepared = prepare(bundle, TASKS[name], examples[name], 64)
+        found[name] = mean(TASKS[name].scores(examples[name], guesses(bundle.model, prepared)))
     torch.set_float32_matmul_precision("highest")
     return found
 
@@ -102,11 +104,7 @@ def main() -> None:
     options = parser.parse_args()
     models = {"sts": open_any(Source("demo"))}
     models |= {name: open_any(Source(str(options.adapters / name), "demo")) for name in ADAPTERS}
-    examples = {}
-    for name in models:
-        task = TASKS[name]
-        path = options.data / ("stsb" if name == "sts" else name) / "dev.tsv"
-        examples[name] = read_examples(path, pair=task.pair, classes=task.classes, limit=options.limit)
+    examples = {name: load_task(TASKS[name], options.data, options.limit) for name in models}
     dense = open_any(Source("demo")).model
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {"rows": []}
     if "dense" not in record or record["limit"] != options.limit:

@@ -4,6 +4,7 @@ Runs alone too, from the top of the repository: ``PYTHONPATH=src python -m pytes
 """
 
 import math
+from typing import Any
 
 import laws
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import ellp
+from ellp.code.search import code_table
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none")
 
@@ -130,3 +132,26 @@ def test_results_can_be_repeated() -> None:
     first, second = (ellp.factorize(A, 8, seed=3) for _ in range(2))
     assert torch.equal(first.sigma, second.sigma)
     assert torch.equal(first.left, second.left)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"bytes": 0.25, "coder": "codebook"}, {"bytes": 0.3, "coder": "rounding"}, {"keep": 0.4, "tapered": True}],
+    ids=lambda settings: settings.get("coder", "tapered"),
+)
+def test_a_coded_table_reads_alike_on_both_devices(settings: dict[str, Any]) -> None:
+    table = torch.randn(3000, 96, generator=torch.Generator().manual_seed(0)) * torch.logspace(0, -1, 96)
+    model = torch.nn.Sequential(torch.nn.Embedding.from_pretrained(table))
+    ellp.compress(model, **settings)
+    ids = torch.randint(3000, (4, 50), generator=torch.Generator().manual_seed(1))
+    here = model(ids)
+    there = model.to("cuda")(ids.cuda())
+    assert torch.allclose(here, there.cpu(), atol=1e-5)
+
+
+def test_a_table_is_coded_on_the_device_as_well_as_on_the_host() -> None:
+    table = torch.randn(3000, 96, generator=torch.Generator().manual_seed(0)) * torch.logspace(0, -1, 96)
+    here, there = (code_table(part, 100_000) for part in (table, table.cuda()))
+    assert all(tensor.is_cuda for tensor in there.tensors.values())
+    assert there.bytes <= 100_000
+    assert there.error == pytest.approx(here.error, rel=0.02)
