@@ -98,7 +98,7 @@ def _row(adapters: Any, sentences: Any, key: tuple[Any, ...], aims: tuple[float 
 
 def accuracy_table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| table | weights from | STS zero-shot: aim | drop (95 %) | adapters: aim | drop ± s.e. | CoLA | MRPC | SST-2 | STS-B |",
+        "| table | weights from | STS, aim | drop (95 %) | adapters, aim | drop ± s.e. | CoLA | MRPC | SST-2 | STS-B |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
