@@ -26,10 +26,12 @@ from core import seconds
 from models import machine
 from sweeps import sweep_rows, sweep_table
 
-from ellp.bundle import Bundle, open_bundle, quiet
+from ellp.bundle import open_bundle
+from ellp.bundle.model import Bundle
 from ellp.comparison import RESAMPLES, paired_drops
 from ellp.finetune import Training, finetune
 from ellp.predict import guesses, prepare
+from ellp.quiet import quiet
 from ellp.recipe import Source, compress_folder, tokenizer_of
 from ellp.tasks.data import read_task
 from ellp.tasks.glue import TASKS

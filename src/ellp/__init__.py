@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         svd,
     )
     from ellp.hf import EllpConfig
-    from ellp.surgery import LayerPlan, Options, Plan, compress, plan
+    from ellp.plans import LayerPlan, Options, Plan
+    from ellp.surgery import compress, plan
 
 _HOMES = {
     "Ellipsoid": "ellp.ellipsoid.certificate",
@@ -38,9 +39,9 @@ _HOMES = {
     "relative_error": "ellp.factoring",
     "sketched_ellipsoid": "ellp.factoring",
     "svd": "ellp.factoring",
-    "LayerPlan": "ellp.surgery",
-    "Options": "ellp.surgery",
-    "Plan": "ellp.surgery",
+    "LayerPlan": "ellp.plans",
+    "Options": "ellp.plans",
+    "Plan": "ellp.plans",
     "compress": "ellp.surgery",
     "plan": "ellp.surgery",
     "EllpConfig": "ellp.hf",

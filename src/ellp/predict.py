@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ellp.bundle import Bundle, quiet
+from ellp.bundle.model import Bundle
 from ellp.errors import InputError
+from ellp.quiet import quiet
 from ellp.recipe import tokenizer_of
 from ellp.sentences import Pooling, pooling_of
 from ellp.tasks.data import Examples

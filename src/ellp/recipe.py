@@ -10,13 +10,19 @@ from typing import Any
 
 from torch import Tensor
 
-from ellp.bundle import Bundle, copy_side_files, has_tokenizer, open_bundle, quiet, weight_bytes
+from ellp.bundle import open_bundle
+from ellp.bundle.beside import copy_side_files, has_tokenizer
+from ellp.bundle.model import Bundle
+from ellp.bundle.weights import weight_bytes
 from ellp.card import model_card
 from ellp.errors import InputError, first_line
 from ellp.folder import check_target, read_json, replacing_folder
 from ellp.importance import Vocabulary, parse
+from ellp.plans import Layers, Options, Plan, Progress
 from ellp.presets import default_name, share_kept
-from ellp.surgery import Layers, Options, Plan, Progress, compress, select
+from ellp.quiet import quiet
+from ellp.selection import select
+from ellp.surgery import compress
 from ellp.tasks.data import read_task
 from ellp.tasks.task import Task
 from ellp.weighing import Weighing, weigh

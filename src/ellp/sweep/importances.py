@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ellp.errors import InputError
 from ellp.importance import fisher_rows
+from ellp.plans import LayerPlan
 from ellp.predict import class_columns, prepare
 from ellp.recipe import weighed
-from ellp.surgery import LayerPlan
 from ellp.sweep.cache import file_name
 from ellp.sweep.methods import FISHER, TASK_TEXT, UNIFORM
 from ellp.tasks.data import Examples
