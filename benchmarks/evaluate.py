@@ -32,10 +32,11 @@ from ellp.comparison import RESAMPLES, paired_drops
 from ellp.finetune import Training, finetune
 from ellp.predict import guesses, prepare
 from ellp.quiet import quiet
-from ellp.recipe import Source, compress_folder, tokenizer_of
+from ellp.recipe import Source, compress_folder
 from ellp.tasks.data import read_task
 from ellp.tasks.glue import TASKS
 from ellp.tasks.task import Task, mean
+from ellp.texts import tokenizer_of
 
 TURNS = 3
 TEXTS = 64  # of each task, at most

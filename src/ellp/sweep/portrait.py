@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ellp.bundle.model import Bundle
 from ellp.plans import LayerPlan
-from ellp.recipe import parameters, tokenizer_of
+from ellp.record import parameters
 from ellp.rows import read_rows
 from ellp.rowstats import row_lengths
 from ellp.sweep.problem import Problem
+from ellp.texts import tokenizer_of
 
 POINTS = 200  # of a spectrum: more than a figure can show
 
