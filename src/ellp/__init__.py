@@ -13,14 +13,11 @@ from ellp.errors import EllpError, InputError, NotConverged
 
 if TYPE_CHECKING:
     from ellp.ellipsoid.certificate import Ellipsoid
+    from ellp.factor.factors import Certificate, Factors, RelativeError, relative_error
     from ellp.factoring import (
-        Certificate,
-        Factors,
-        RelativeError,
         factorize,
         lewis_ellipsoid,
         loewner_ellipsoid,
-        relative_error,
         sketched_ellipsoid,
         svd,
     )
@@ -30,13 +27,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Ellipsoid": "ellp.ellipsoid.certificate",
-    "Certificate": "ellp.factoring",
-    "Factors": "ellp.factoring",
-    "RelativeError": "ellp.factoring",
+    "Certificate": "ellp.factor.factors",
+    "Factors": "ellp.factor.factors",
+    "RelativeError": "ellp.factor.factors",
     "factorize": "ellp.factoring",
     "lewis_ellipsoid": "ellp.factoring",
     "loewner_ellipsoid": "ellp.factoring",
-    "relative_error": "ellp.factoring",
+    "relative_error": "ellp.factor.factors",
     "sketched_ellipsoid": "ellp.factoring",
     "svd": "ellp.factoring",
     "LayerPlan": "ellp.plans",

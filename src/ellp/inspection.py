@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ellp.budget import break_even, rank_for
 from ellp.errors import InputError
-from ellp.factoring import Progress
+from ellp.factor.solve import Progress
 from ellp.layers import KINDS, kind_of
 from ellp.plans import Layers
 from ellp.robustness import THRESHOLD, Robustness, compare

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from ellp.errors import InputError
-from ellp.factoring import Certificate
+from ellp.factor.factors import Certificate
 from ellp.options import How, Method, Refine
 
 Layers = str | Sequence[str]

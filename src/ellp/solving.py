@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ellp.activations import Calibration
 from ellp.errors import InputError
-from ellp.factoring import Factors, factorize
+from ellp.factor.factors import Factors
+from ellp.factoring import factorize
 from ellp.plans import LayerPlan, Options
 from ellp.weights import Weights
 

@@ -14,7 +14,7 @@ from ellp.code.search import Coded, code_table
 from ellp.code.tapered import taper_table
 from ellp.coded import install_code, layout_of
 from ellp.errors import InputError
-from ellp.factoring import Factors
+from ellp.factor.factors import Factors
 from ellp.layers import Projection, replace_weight
 from ellp.plans import CodeFacts, LayerPlan, Options, Plan, Progress
 from ellp.ranks import draft
