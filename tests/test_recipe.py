@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 import ellp
+from ellp.cli import main
 from ellp.recipe import Source, compress_folder
 
 PLAIN: dict[str, Any] = {"importance": "uniform", "sensitive": False}  # quick: what rows weigh is tested elsewhere
@@ -39,6 +40,20 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from ellp.cli import main; main()", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def refused(cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command that must fail tells: code 2, one line on stderr and nothing else."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", ["ellp", *arguments])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, told = capfd.readouterr()
+    assert ended.value.code == 2
+    assert told.startswith("ellp: ") and told.count("\n") == 1 and not out, told
+    assert sorted(path.name for path in cwd.iterdir() if path.name.startswith((".", "small"))) == []
+    return told
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -81,10 +96,9 @@ def test_the_same_input_gives_the_same_bytes(dense: Path, tmp_path: Path) -> Non
     assert one == two
 
 
-def test_a_preset_names_rate_and_folder(dense: Path, tmp_path: Path) -> None:
-    run = cli("compress", str(dense), "--preset", "re-tiny", "--json", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    record = json.loads(run.stdout)
+def test_a_preset_names_rate_and_folder(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = compress_folder(Source(str(dense)), None, {}, preset="re-tiny")
     assert record["output"] == "RE-tiny-bert-tiny"
     assert record["keep"] == 0.72
     assert (tmp_path / "RE-tiny-bert-tiny" / "model.safetensors").is_file()
@@ -115,7 +129,12 @@ BAD = {
     "two rates": ["--keep", "0.5", "--preset", "re-base"],
     "a rate out of range": ["--keep", "1.5"],
     "an unknown layer": ["--keep", "0.5", "--layers", "no.such.layer"],
+    "a rank that would grow every layer": ["--rank", "1000"],
+    "a tolerance of nothing": ["--keep", "0.5", "--tol", "0"],
+    "an impossible norm": ["--keep", "0.5", "--p", "-1"],
     "an unknown preset": ["--preset", "re-huge"],
+    "an importance that is none": ["--keep", "0.5", "--importance", "magic"],
+    "no such text": ["--keep", "0.5", "--text", "nothing.txt"],
     "an unknown dtype": ["--keep", "0.5", "--dtype", "int7"],
     "a base without an adapter": ["--keep", "0.5", "--base", "demo"],
     "no calibration file": ["--keep", "0.5", "--layers", "linear", "--calibrate", "nothing.txt"],
@@ -124,17 +143,31 @@ BAD = {
 
 
 @pytest.mark.parametrize("arguments", BAD.values(), ids=BAD.keys())
-def test_bad_options_are_one_line_and_code_2(dense: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_bad_options_are_one_line_and_code_2(
+    dense: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
     (tmp_path / "empty.txt").touch()
-    run = cli("compress", str(dense), *arguments, "-o", "small", cwd=tmp_path)
-    assert run.returncode == 2
-    assert run.stderr.startswith("ellp: ")
-    assert run.stderr.count("\n") == 1, run.stderr
-    assert not (tmp_path / "small").exists()
+    refused(tmp_path, monkeypatch, capfd, "compress", str(dense), *arguments, "-o", "small")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "not a number", "no tokenizer", "no such folder", "no config"])
-def test_damaged_models_are_one_line_and_code_2(dense: Path, tmp_path: Path, damage: str) -> None:
+DAMAGES = {
+    "truncated": "complete safetensors",
+    "not a number": "encoder.layer.1.output.dense.weight",
+    "no tokenizer": "--no-tokenizer",
+    "half a tokenizer": "readable tokenizer.json",
+    "no such folder": "elsewhere",
+    "no config": "config.json",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_models_are_one_line_and_code_2(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
     model = tmp_path / "model"
     model.mkdir()
     for path in dense.iterdir():
@@ -148,16 +181,19 @@ def test_damaged_models_are_one_line_and_code_2(dense: Path, tmp_path: Path, dam
         broken.save_pretrained(model)
     elif damage == "no tokenizer":
         (model / "tokenizer.json").unlink()
+    elif damage == "half a tokenizer":
+        (model / "tokenizer.json").write_text((model / "tokenizer.json").read_text()[:-1000])
     elif damage == "no config":
         (model / "config.json").unlink()
-    name = "elsewhere" if damage == "no such folder" else "model"
-    run = cli("compress", name, "--keep", "0.5", "-o", "small", cwd=tmp_path)
+    name = "./elsewhere" if damage == "no such folder" else "model"
+    told = refused(tmp_path, monkeypatch, capfd, "compress", name, "--keep", "0.5", "-o", "small")
+    assert DAMAGES[damage] in told
+
+
+def test_the_program_itself_says_what_it_refuses(dense: Path, tmp_path: Path) -> None:
+    run = cli("compress", str(dense), "--keep", "0.5", "--layers", "no.such.layer", "-o", "small", cwd=tmp_path)
     assert run.returncode == 2
-    assert run.stderr.startswith("ellp: ")
-    assert run.stderr.count("\n") == 1, run.stderr
-    if damage == "not a number":
-        assert "encoder.layer.1.output.dense.weight" in run.stderr
-    assert not (tmp_path / "small").exists()
+    assert run.stderr.startswith("ellp: need the name of a layer") and run.stderr.count("\n") == 1
 
 
 def test_an_existing_folder_is_kept_unless_forced(dense: Path, tmp_path: Path) -> None:

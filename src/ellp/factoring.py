@@ -15,7 +15,7 @@ from ellp.ellipsoid.lewis import MAX_STEPS
 from ellp.errors import InputError
 from ellp.factor.factors import Factors
 from ellp.factor.solve import Progress, Solver, exact, solve_wide
-from ellp.options import Method, Refine, check_p
+from ellp.options import Method, Refine, check_p, check_seed
 from ellp.rows import read_rows
 
 
@@ -118,7 +118,7 @@ def sketched_ellipsoid(
 
 def _check_options(rank: int, p: float, method: str, refine: str | None, seed: int) -> None:
     check_p(p)
-    _check_seed(seed)
+    check_seed(seed)
     whole = hasattr(rank, "__index__") and not isinstance(rank, bool)
     if not whole or rank < 1:
         raise InputError(f"need a rank of at least 1, got {rank}: pass a positive whole number")
@@ -128,11 +128,6 @@ def _check_options(rank: int, p: float, method: str, refine: str | None, seed: i
         raise InputError(
             f"need refine to be None or one of {', '.join(get_args(Refine))}, got {refine!r}: pass one of these"
         )
-
-
-def _check_seed(seed: int) -> None:
-    if not -(2**63) <= seed < 2**63:
-        raise InputError(f"need a seed of at most 63 bits, got {seed}: pass a smaller one")
 
 
 @contextmanager
@@ -149,7 +144,7 @@ def _in_range(p: float) -> Iterator[None]:
 
 def _ellipsoid(A: Array, importance: Array | None, metric: Array | None, solver: Solver) -> Ellipsoid:
     check_p(solver.p)
-    _check_seed(solver.seed)
+    check_seed(solver.seed)
     caller = Caller(A)
     rows = read_rows(caller.matrix, caller.importance(importance), caller.metric(metric))
     with _in_range(solver.p):

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from ellp.errors import InputError
 from ellp.factor.factors import Certificate
-from ellp.options import How, Method, Refine
+from ellp.options import How, Method, Refine, check_p, check_seed
 
 Layers = str | Sequence[str]
 Progress = Callable[[str, int, int], None]
@@ -146,3 +146,7 @@ class Options:
             raise InputError(f"need a share to keep above 0 and at most 1, got {self.keep}: 0.25 keeps a quarter")
         if self.rank is not None and self.rank < 1:
             raise InputError(f"need a rank of at least 1, got {self.rank}: pass a positive whole number")
+        check_p(self.p)
+        check_seed(self.seed)
+        if not self.tol > 0:
+            raise InputError(f"need a tolerance above 0, got {self.tol}: 0.05 is proved in a few passes")
