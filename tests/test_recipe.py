@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,16 @@ import torch
 
 pytest.importorskip("transformers", reason="needs transformers")
 
+from huggingface_hub.repocard import metadata_load
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 import ellp
+from ellp.bundle import open_bundle
+from ellp.card import CARRIED
 from ellp.cli import main
 from ellp.recipe import Source, compress_folder
+from ellp.record import record_of
 
 PLAIN: dict[str, Any] = {"importance": "uniform", "sensitive": False}  # quick: what rows weigh is tested elsewhere
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(595))]
@@ -122,6 +128,55 @@ def test_calibrated_layers_are_closer_on_the_text(dense: Path, tmp_path: Path) -
         for folder in (dense, tmp_path / "plain", tmp_path / "fitted")
     )
     assert (outputs - whole).norm() < (weights - whole).norm()
+
+
+FRONT = """---
+license: mit
+language: [en, de]
+pipeline_tag: fill-mask
+license_link: 3
+tags: [old]
+---
+# The original
+"""
+
+
+@pytest.mark.parametrize(
+    ("card", "carried"),
+    [
+        (FRONT, {"license": "mit", "language": ["en", "de"], "pipeline_tag": "fill-mask"}),
+        (FRONT.replace("mit", "[mit, x]"), {"language": ["en", "de"], "pipeline_tag": "fill-mask"}),
+        ("---\nlicense: [\n---\n", {}),
+        ("---\n- a\n---\n", {}),
+        ("no front matter", {}),
+    ],
+)
+def test_what_the_original_says_of_itself_is_carried_over(
+    dense: Path, tmp_path: Path, card: str, carried: dict[str, Any]
+) -> None:
+    model = Path(shutil.copytree(dense, tmp_path / "model"))
+    (model / "README.md").write_text(card)
+    record = compress_folder(Source(str(model)), tmp_path / "small", {"keep": 0.4}, **PLAIN)
+    assert {key: record[key] for key in CARRIED if key in record} == carried
+    assert metadata_load(tmp_path / "small" / "README.md") == {
+        "library_name": "transformers",
+        "tags": ["ellp", "low-rank"],
+        **carried,
+    }
+
+
+def test_a_model_from_the_hub_is_named_as_the_base(dense: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
+    (adapter / "README.md").write_text(FRONT)
+    bundle = open_bundle(str(dense))
+    plan = ellp.Plan((), ellp.Options(keep=0.5))
+    places = {"some/model": None, str(dense): None, str(adapter): adapter}
+    opened = [replace(bundle, source=source, adapter=adapter) for source, adapter in places.items()]
+    records = [record_of(one, tmp_path / "small", plan, 1, None, None, "") for one in opened]
+    assert [record["base_model"] for record in records] == ["some/model", None, "some/base"]
+    assert [record.get("license") for record in records] == [None, None, "mit"]
 
 
 BAD = {
