@@ -161,7 +161,7 @@ def coding_table(rows: list[dict[str, Any]]) -> str:
 def coded_models(model: Any) -> dict[str, Any]:
     """The model with its table coded, word frequencies as importances."""
     from ellp.importance import token_importance
-    from ellp.recipe import tokenizer_of
+    from ellp.texts import tokenizer_of
 
     importance = token_importance("words^0.5", tokenizer_of(open_bundle("demo")), 30522)
     made = {}

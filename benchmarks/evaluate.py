@@ -26,14 +26,17 @@ from core import seconds
 from models import machine
 from sweeps import sweep_rows, sweep_table
 
-from ellp.bundle import Bundle, open_bundle, quiet
+from ellp.bundle import open_bundle
+from ellp.bundle.model import Bundle
 from ellp.comparison import RESAMPLES, paired_drops
 from ellp.finetune import Training, finetune
 from ellp.predict import guesses, prepare
-from ellp.recipe import Source, compress_folder, tokenizer_of
+from ellp.quiet import quiet
+from ellp.recipe import Source, compress_folder
 from ellp.tasks.data import read_task
 from ellp.tasks.glue import TASKS
 from ellp.tasks.task import Task, mean
+from ellp.texts import tokenizer_of
 
 TURNS = 3
 TEXTS = 64  # of each task, at most

@@ -28,10 +28,11 @@ from ellp.budget import rank_for
 from ellp.importance.counts import texts_in
 from ellp.opening import open_any
 from ellp.predict import guesses, prepare
-from ellp.recipe import Source, tokenizer_of
+from ellp.recipe import Source
 from ellp.tasks.glue import TASKS
 from ellp.tasks.load import load_task
 from ellp.tasks.task import mean
+from ellp.texts import tokenizer_of
 from ellp.weighing import Weighing, weigh
 
 REMOVED = "0.28,0.60,0.75,0.90"

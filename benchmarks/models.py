@@ -29,8 +29,10 @@ from core import seconds
 from torch import Tensor, nn
 
 import ellp
-from ellp.bundle import open_bundle, quiet
-from ellp.surgery import Plan, select
+from ellp.bundle import open_bundle
+from ellp.plans import Plan
+from ellp.quiet import quiet
+from ellp.selection import select
 
 KEEP = 0.25  # of the embedding's parameters
 SHAPES = ((1, 16), (1, 128), (32, 16), (32, 128))  # texts, tokens in each

@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ellp import InputError, bundle
-from ellp.bundle import copy_side_files, open_bundle, quiet
+from ellp.bundle import open_bundle
+from ellp.bundle.beside import copy_side_files
+from ellp.quiet import quiet
 
 transformers = pytest.importorskip("transformers")
 SHARED = Path(__file__).resolve().parents[2] / "shared"

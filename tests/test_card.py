@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from ellp.card import cell, code, fenced, model_card, text, yaml_text
+from ellp.card import model_card
 from ellp.errors import InputError
+from ellp.markdown import cell, code, fenced, text, yaml_text
 
 yaml = pytest.importorskip("yaml")
 

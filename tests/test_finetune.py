@@ -24,10 +24,10 @@ from safetensors.torch import load_file
 from tiny_tasks import bert, save, sentences, write_tasks, write_tokenizer, write_tsv
 
 from ellp import InputError, cli
-from ellp.bundle import quiet
 from ellp.finetune import Training, finetune
 from ellp.layers import FactorizedEmbedding
 from ellp.predict import guesses, prepare
+from ellp.quiet import quiet
 from ellp.recipe import Source, compress_folder
 from ellp.recovery import recovery_section, summary, with_section
 from ellp.tasks.glue import TASKS

@@ -17,8 +17,9 @@ from tiny_models import VOCABULARY, build
 from tiny_tasks import SPECIAL, WORDS, bert, save, sentences, write_tokenizer
 
 from ellp import InputError, compress
-from ellp.bundle import Bundle, quiet
+from ellp.bundle.model import Bundle
 from ellp.predict import class_columns, guesses, padded, prepare
+from ellp.quiet import quiet
 from ellp.tasks.data import Examples
 from ellp.tasks.glue import TASKS, task_named
 from ellp.tasks.task import Task

@@ -293,7 +293,7 @@ def test_calibration_needs_batches() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({}, "exactly one of keep and rank"),
+        ({}, "one of keep, rank, bytes and size"),
         ({"keep": 0.5, "rank": 3}, "exactly one of keep and rank"),
         ({"keep": 0.0}, "share"),
         ({"keep": 1.5}, "share"),

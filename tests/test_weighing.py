@@ -21,7 +21,8 @@ import ellp
 from ellp import EllpConfig, InputError, cache, weighing
 from ellp.cli import app
 from ellp.importance import words
-from ellp.recipe import Source, compress_folder, pooling_of
+from ellp.recipe import Source, compress_folder
+from ellp.table_weights import pooling_of
 from ellp.weighing import weigh
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(?!ellp)")

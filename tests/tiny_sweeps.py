@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-from ellp.bundle import quiet
+from ellp.quiet import quiet
 
 WORDS = [f"{start}{end}" for start in ("ba", "do", "ki", "lu", "me", "po", "ra", "su") for end in "bcdfghjklmnprstvwz"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -11,7 +11,7 @@ import torch
 import transformers
 from tiny_models import VOCABULARY
 
-from ellp.bundle import quiet
+from ellp.quiet import quiet
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 GOOD = ["good", "fine", "great", "lovely"]

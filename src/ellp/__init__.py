@@ -13,34 +13,32 @@ from ellp.errors import EllpError, InputError, NotConverged
 
 if TYPE_CHECKING:
     from ellp.ellipsoid.certificate import Ellipsoid
+    from ellp.factor.factors import Certificate, Factors, RelativeError, relative_error
     from ellp.factoring import (
-        Certificate,
-        Factors,
-        RelativeError,
         factorize,
         lewis_ellipsoid,
         loewner_ellipsoid,
-        relative_error,
         sketched_ellipsoid,
         svd,
     )
     from ellp.hf import EllpConfig
-    from ellp.surgery import LayerPlan, Options, Plan, compress, plan
+    from ellp.plans import LayerPlan, Options, Plan
+    from ellp.surgery import compress, plan
 
 _HOMES = {
     "Ellipsoid": "ellp.ellipsoid.certificate",
-    "Certificate": "ellp.factoring",
-    "Factors": "ellp.factoring",
-    "RelativeError": "ellp.factoring",
+    "Certificate": "ellp.factor.factors",
+    "Factors": "ellp.factor.factors",
+    "RelativeError": "ellp.factor.factors",
     "factorize": "ellp.factoring",
     "lewis_ellipsoid": "ellp.factoring",
     "loewner_ellipsoid": "ellp.factoring",
-    "relative_error": "ellp.factoring",
+    "relative_error": "ellp.factor.factors",
     "sketched_ellipsoid": "ellp.factoring",
     "svd": "ellp.factoring",
-    "LayerPlan": "ellp.surgery",
-    "Options": "ellp.surgery",
-    "Plan": "ellp.surgery",
+    "LayerPlan": "ellp.plans",
+    "Options": "ellp.plans",
+    "Plan": "ellp.plans",
     "compress": "ellp.surgery",
     "plan": "ellp.surgery",
     "EllpConfig": "ellp.hf",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ellp.bundle import Bundle
+from ellp.bundle.model import Bundle
 from ellp.comparison import compare
 from ellp.errors import InputError
 from ellp.opening import open_any

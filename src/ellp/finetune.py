@@ -16,13 +16,16 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ellp.bundle import Bundle, copy_side_files, quiet, weight_bytes
+from ellp.bundle.beside import copy_side_files
+from ellp.bundle.model import Bundle
+from ellp.bundle.weights import weight_bytes
 from ellp.checkpoints import begin
 from ellp.errors import InputError
 from ellp.folder import check_target, replacing_folder
 from ellp.layers import FactorizedConv1D, FactorizedEmbedding, FactorizedLinear
 from ellp.opening import open_any
 from ellp.predict import Prepared, checked_tokenizer, class_columns, encoded, guesses, longest_text, prepare
+from ellp.quiet import quiet
 from ellp.recipe import Source
 from ellp.recovery import add_gains, with_section
 from ellp.tasks.data import Examples

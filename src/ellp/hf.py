@@ -27,7 +27,9 @@ from ellp.coded import CodedAxes, CodedEmbedding, empty_code
 from ellp.errors import InputError, first_line
 from ellp.importance.spec import parse
 from ellp.layers import Projection, empty_factors
-from ellp.surgery import CodeFacts, LayerPlan, Options, Plan, compress, install, install_empty_code, select
+from ellp.plans import CodeFacts, LayerPlan, Options, Plan
+from ellp.selection import select
+from ellp.surgery import compress, install, install_empty_code
 
 METHOD = "ellp"
 FORMAT = 2  # 1 had factors only, and is still written where there is no code

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from ellp.budget import break_even, rank_for
 from ellp.errors import InputError
-from ellp.factoring import Progress
+from ellp.factor.solve import Progress
 from ellp.layers import KINDS, kind_of
+from ellp.plans import Layers
 from ellp.robustness import THRESHOLD, Robustness, compare
 from ellp.rows import read_rows
 from ellp.rowstats import RowLengths, Spectrum, row_lengths, spectrum
-from ellp.surgery import Layers, chosen_groups, tied_groups
+from ellp.selection import chosen_groups, tied_groups
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

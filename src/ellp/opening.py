@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ellp.bundle import Bundle, open_bundle
+from ellp.bundle import open_bundle
+from ellp.bundle.model import Bundle
 from ellp.recipe import Source
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ellp.bundle import Bundle, quiet
+from ellp.bundle.model import Bundle
 from ellp.errors import InputError
-from ellp.recipe import tokenizer_of
+from ellp.quiet import quiet
 from ellp.sentences import Pooling, pooling_of
 from ellp.tasks.data import Examples
 from ellp.tasks.task import Task
+from ellp.texts import tokenizer_of
 from ellp.tokens import chunks, losses
 
 LONGEST = 512  # tokens of a text; what is beyond is cut off

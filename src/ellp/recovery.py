@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ellp.card import code, fenced, table, text
 from ellp.comparison import drop
+from ellp.markdown import code, fenced, table, text
 from ellp.tasks.task import Task, mean
 
 HEADING = "## Fine-tuning after compression"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ellp.factoring import Factors, factorize, svd
+from ellp.factor.factors import Factors
+from ellp.factoring import factorize, svd
 from ellp.rows import Rows, read_rows
 from ellp.rowstats import longest_rows
 

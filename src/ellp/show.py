@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ellp.budget import break_even
-from ellp.factoring import Factors
+from ellp.factor.factors import Factors
 
 
 class Passes:

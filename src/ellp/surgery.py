@@ -1,169 +1,27 @@
-"""Plan which layers of a model become factors, and of what rank; then do it, in place, on any ``nn.Module``."""
+"""Replace layers of a model by factors or codes, as planned, in place, on any ``nn.Module``."""
 
 from __future__ import annotations
 
-import fnmatch
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, get_args
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ellp.activations import Batch, Calibration
-from ellp.arrays import Array, Caller
-from ellp.budget import Curve, break_even, spread
 from ellp.code.search import Coded, code_table
 from ellp.code.tapered import taper_table
 from ellp.coded import install_code, layout_of
 from ellp.errors import InputError
-from ellp.factor.project import power_sum
-from ellp.factoring import Certificate, Factors, factorize
-from ellp.layers import Projection, kind_of, obstacle, replace_weight
-from ellp.options import How, Method, Refine
-from ellp.rows import largest_entry, read_rows
+from ellp.factor.factors import Factors
+from ellp.layers import Projection, replace_weight
+from ellp.plans import CodeFacts, LayerPlan, Options, Plan, Progress
+from ellp.ranks import draft
+from ellp.rows import largest_entry
+from ellp.selection import select
+from ellp.solving import naming, solve, through_outputs
 from ellp.weights import Given, Weights
-
-SMALLEST = 32  # a layer with a narrower side is a head of a few classes, where every direction is an answer
-
-Layers = str | Sequence[str]
-Progress = Callable[[str, int, int], None]
-"""Called with what is at work, how many layers are done, and how many there are, in each round over the layers."""
-
-
-@dataclass(frozen=True)
-class CodeFacts:
-    """How a table was coded: what a reload needs (``kind``, ``settings``, ``layout``) and what it cost."""
-
-    kind: str
-    settings: dict[str, int]
-    layout: dict[str, list[Any]]
-    bytes: int
-    error: float
-    record: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """One weight matrix and what becomes of it. ``tied`` maps the other layers that share it to their kinds.
-
-    It becomes factors of a ``rank``, or a code of at most ``size`` bytes; ``coded`` then tells of the code chosen.
-    """
-
-    name: str
-    kind: str
-    rows: int
-    columns: int
-    rank: int | None = None
-    tied: tuple[tuple[str, str], ...] = ()
-    skipped: str | None = None
-    certificate: Certificate | None = None
-    calibrated: bool = False
-    weighted: bool = False
-    size: int | None = None
-    coded: CodeFacts | None = None
-
-    @property
-    def compressed(self) -> bool:
-        """Whether the layer is changed at all."""
-        return self.rank is not None or self.size is not None
-
-    @property
-    def before(self) -> int:
-        return self.rows * self.columns
-
-    @property
-    def after(self) -> int:
-        """Parameters afterwards; those of a code by its bytes, two for each as in float16."""
-        if self.size is not None:
-            return (self.coded.bytes if self.coded else self.size) // 2
-        return self.before if self.rank is None else self.rank * (self.rows + self.columns)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What will happen, or has happened, to each selected layer; ``str(plan)`` is a table."""
-
-    layers: tuple[LayerPlan, ...]
-    options: Options
-
-    @property
-    def chosen(self) -> tuple[LayerPlan, ...]:
-        """The layers that become factors or codes."""
-        return tuple(layer for layer in self.layers if layer.compressed)
-
-    @property
-    def before(self) -> int:
-        return sum(layer.before for layer in self.layers)
-
-    @property
-    def after(self) -> int:
-        return sum(layer.after for layer in self.layers)
-
-    def __str__(self) -> str:
-        width = max([len(layer.name) for layer in self.layers], default=5)
-        lines = [f"{'layer':{width}}  {'shape':>13}  {'rank':>5}  {'parameters':>21}  distortion"]
-        for layer in self.layers:
-            shape = f"{layer.rows} x {layer.columns}"
-            if layer.size is not None:
-                cost = "" if layer.coded is None else f"error {layer.coded.error:.2%}"
-                lines.append(f"{layer.name:{width}}  {shape:>13}  {'coded':>5}  {layer.size:>15,} bytes  {cost}")
-                continue
-            if layer.rank is None:
-                lines.append(f"{layer.name:{width}}  {shape:>13}  dense  {layer.before:>21,}  {layer.skipped}")
-                continue
-            size = f"{layer.before:,} -> {layer.after:,}"
-            proof = "" if layer.certificate is None else f"{layer.certificate.distortion:.4g}"
-            proof += " (of its outputs)" if layer.calibrated else " (weighted)" if layer.weighted else ""
-            lines.append(f"{layer.name:{width}}  {shape:>13}  {layer.rank:>5}  {size:>21}  {proof}")
-        share = self.after / self.before if self.before else 1.0
-        return "\n".join([*lines, f"{self.before:,} -> {self.after:,} parameters ({share:.1%})"])
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to choose layers and ranks, and how to factor.
-
-    ``keep`` is the share of the chosen layers' parameters. ``bytes`` is that of the token tables' bytes in float16, and
-    ``size`` a number of bytes: these tables are then coded in a way that ``coder`` allows, and ``keep`` or ``rank`` is
-    for the other layers. ``tapered`` gives the rows of a token table numbers by their worth, not one rank for all.
-    """
-
-    keep: float | None = None
-    rank: int | None = None
-    bytes: float | None = None
-    size: int | None = None
-    coder: How = "auto"
-    tapered: bool = False
-    layers: Layers = "embeddings"
-    p: float = 1.0
-    method: Method = "lewis"
-    tol: float = 0.05
-    refine: Refine | None = None
-    uniform: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for pair in (("keep", "rank"), ("bytes", "size")):
-            values = [getattr(self, name) for name in pair]
-            if None not in values:
-                raise InputError(f"need at most one of {' and '.join(pair)}, got {values[0]} and {values[1]}: pass one")
-        if all(value is None for value in (self.keep, self.rank, self.bytes, self.size)):
-            raise InputError("need one of keep, rank, bytes and size, got none: keep=0.25 keeps a quarter")
-        if self.bytes is not None and not 0 < self.bytes <= 2:
-            raise InputError(f"need a share of float16's bytes above 0 and at most 2, got {self.bytes}: 1/8 is 0.125")
-        if self.size is not None and self.size < 1:
-            raise InputError(f"need a size of at least 1 byte, got {self.size}: pass a number of bytes")
-        if self.coder not in get_args(How):
-            raise InputError(f"need a coder out of {', '.join(get_args(How))}, got {self.coder!r}: pass one of these")
-        if self.tapered and self.keep is None:
-            raise InputError("need a share to keep for tapered rows, got none: pass keep")
-        if self.keep is not None and not 0 < self.keep <= 1:
-            raise InputError(f"need a share to keep above 0 and at most 1, got {self.keep}: 0.25 keeps a quarter")
-        if self.rank is not None and self.rank < 1:
-            raise InputError(f"need a rank of at least 1, got {self.rank}: pass a positive whole number")
 
 
 def plan(
@@ -244,207 +102,15 @@ def _check_fits(model: nn.Module, plan: Plan) -> None:
                 f"need a plan made for this model, got one whose {layer.name} ({layer.rows} x {layer.columns}) is not "
                 "in it: call plan(model, ...) again"
             )
-        with _naming(layer):
+        with naming(layer):
             largest_entry(model.get_submodule(layer.name).weight.detach())  # type: ignore[operator]
-
-
-@contextmanager
-def _naming(layer: LayerPlan) -> Iterator[None]:
-    """Complaints about a matrix say which one it is."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{layer.name}: {error}") from None
-
-
-def draft(
-    model: nn.Module,
-    options: Options,
-    calibration: Calibration | None = None,
-    weights: Weights | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """Layers and ranks, without certificates."""
-    found = select(model, options.layers)
-    open_ones = [layer for layer in found if layer.skipped is None]
-    if not open_ones:
-        reasons = "; ".join(f"{layer.name}: {layer.skipped}" for layer in found[:3]) or "it has none of that kind"
-        raise InputError(f"need a layer to factor, got none for layers={options.layers!r} ({reasons})")
-    sized = _sized([layer for layer in open_ones if layer.kind == "embedding"], options)
-    open_ones = [layer for layer in open_ones if layer.name not in sized]
-    if options.keep is None or options.uniform or len(open_ones) == 1:
-        ranked = [_ranked(layer, options) for layer in open_ones]
-    else:
-        curves = []
-        for number, layer in enumerate(open_ones):
-            if progress is not None:
-                progress(f"spectrum of {layer.name}", number, len(open_ones))
-            curves.append(_curve(model, layer, options, calibration, weights or Weights()))
-        ranks = spread(curves, options.keep)
-        ranked = [
-            replace(layer, rank=rank, skipped=None if rank else "its axes are worth more than their size")
-            for layer, rank in zip(open_ones, ranks, strict=True)
-        ]
-    by_name = sized | {layer.name: layer for layer in ranked}
-    return Plan(tuple(by_name.get(layer.name, layer) for layer in found), options)
-
-
-def _sized(tables: list[LayerPlan], options: Options) -> dict[str, LayerPlan]:
-    """Token tables with the bytes each may take; two bytes a number if it is to be tapered."""
-    if options.bytes is not None or options.tapered:
-        share = options.bytes or options.keep or 0.0
-        sizes = [int(2 * share * table.before) for table in tables]
-    elif options.size is not None:
-        sizes = [options.size * table.before // sum(one.before for one in tables) for table in tables]
-    else:
-        return {}
-    return {table.name: replace(table, size=size) for table, size in zip(tables, sizes, strict=True)}
-
-
-def _ranked(layer: LayerPlan, options: Options) -> LayerPlan:
-    """One layer at the rank, or the share of its parameters, that was asked for."""
-    shape = (layer.rows, layer.columns)
-    if options.rank is None and options.keep is None:
-        return replace(layer, skipped="only token tables are coded: pass keep as well to factor it")
-    if options.rank is not None:
-        rank = options.rank
-    elif options.keep == 1.0:
-        return replace(layer, skipped="everything is kept")
-    else:
-        rank = int((options.keep or 0.0) * layer.before / sum(shape) * (1 + 1e-12))
-    if rank < 1:
-        return replace(layer, skipped=f"rank 1 would keep {sum(shape) / layer.before:.2g} of it")
-    if rank > break_even(shape):
-        return replace(layer, skipped=f"rank {rank} would grow it (break-even {break_even(shape)})")
-    return replace(layer, rank=rank)
-
-
-def _curve(
-    model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None, weights: Weights
-) -> Curve:
-    """The square of the error that the certificate allows at each rank: errors of different layers add in squares.
-
-    The certified l_p error at rank k is proportional to ``T_k^(1/2)``, ``T_k = sum_{i>k} sigma_i^2``; at rank 0 it is
-    the layer itself, whose size is taken as entries times their squared l_p mean. Importances count by their ratios and
-    a metric by its mean diagonal, so that what is weighed and what is not can be compared.
-    """
-    found, _ = _solve(model, layer, 1, options, calibration, weights)
-    tails = found.sigma.double().square().flip(0).cumsum(0).flip(0)
-    matrix: Tensor = model.get_submodule(layer.name).weight.detach()  # type: ignore[operator]
-    size = _squared_size(matrix, options.p, weights.importance.get(layer.name), weights.metric.get(layer.name))
-    losses = [*tails.tolist(), 0.0]
-    return Curve((layer.rows, layer.columns), tuple(size * loss / losses[0] if losses[0] else 0.0 for loss in losses))
-
-
-def _squared_size(matrix: Tensor, p: float, importance: Array | None = None, metric: Array | None = None) -> float:
-    """``N (sum c_i |(A S)_ij|^p / N)^(2/p)`` over all N entries, a block of rows at a time, where importances have mean
-    one and the metric ``S S^T`` mean diagonal one; p = 2 where p has no mean."""
-    p = p if 0 < p < math.inf else 2.0
-    caller = Caller(matrix)
-    factor = caller.metric(metric)
-    rows, count = read_rows(matrix, caller.importance(importance), factor), matrix.numel()
-    total = sum(float((power_sum(block, p).double() * rows.weight[span]).sum()) for span, block in rows.transformed())
-    mean: float = (total / count) ** (2 / p)
-    diagonal = 1.0 if factor is None else float(factor.square().sum()) / len(factor)
-    return count * mean * rows.scale**2 / diagonal
-
-
-def select(model: nn.Module, layers: Layers) -> list[LayerPlan]:
-    """Every weight matrix that ``layers`` names, once, with the layers tied to it and what stands in the way."""
-    return [_described(model, group) for group in chosen_groups(model, layers)]
-
-
-def chosen_groups(model: nn.Module, layers: Layers) -> list[list[str]]:
-    """Those of the :func:`tied_groups` in which ``layers`` names a layer."""
-    patterns = [layers] if isinstance(layers, str) else list(layers)
-    groups = tied_groups(model)
-    known = {name for group in groups for name in group}
-    wanted: set[str] = set()
-    for pattern in patterns:
-        named = _named(model, groups, pattern) or set(fnmatch.filter(known, pattern))
-        if not named and pattern not in ("embeddings", "linear", "all"):
-            some = ", ".join(sorted(known)[:4])
-            raise InputError(f"need the name of a layer, got {pattern!r}: this model has {some}, ...")
-        wanted |= named
-    return [group for group in groups if wanted & set(group)]
-
-
-def _named(model: nn.Module, groups: list[list[str]], word: str) -> set[str]:
-    """The layers that one of the words embeddings, linear and all stands for."""
-    kinds = {group[0]: kind_of(model.get_submodule(group[0])) for group in groups}
-    tables = {name for name, kind in kinds.items() if kind == "embedding"}
-    vocabulary = _vocabulary(model, groups)
-    dense = {name for name, kind in kinds.items() if kind in ("linear", "conv1d")}
-    tokens = (vocabulary & tables) or tables
-    return {"embeddings": tokens, "linear": dense, "all": tokens | dense}.get(word, set())
-
-
-def _vocabulary(model: nn.Module, groups: list[list[str]]) -> set[str]:
-    """The token table of a model that says which one it is."""
-    try:
-        table = model.get_input_embeddings()  # type: ignore[operator]
-    except (AttributeError, NotImplementedError):
-        return set()
-    return {group[0] for group in groups if any(model.get_submodule(name) is table for name in group)}
-
-
-def tied_groups(model: nn.Module) -> list[list[str]]:
-    """Names of the layers that can be factored, those sharing one weight together, embeddings first."""
-    declared = getattr(model, "all_tied_weights_keys", None) or {}
-    layers = [(name, layer) for name, layer in model.named_modules(remove_duplicate=False) if kind_of(layer)]
-    identity = {f"{name}.weight": id(layer.weight) for name, layer in layers}
-    groups: dict[int, list[str]] = {}
-    for name, _ in layers:
-        key = f"{name}.weight"
-        groups.setdefault(identity.get(declared.get(key, key), identity[key]), []).append(name)
-    return [
-        sorted(names, key=lambda name: kind_of(model.get_submodule(name)) != "embedding") for names in groups.values()
-    ]
-
-
-def _described(model: nn.Module, names: list[str]) -> LayerPlan:
-    first = model.get_submodule(names[0])
-    kind = kind_of(first) or ""
-    rows, columns = (int(side) for side in first.weight.shape)  # type: ignore[union-attr]
-    modules = {id(first)}
-    tied = []
-    for name in names[1:]:
-        layer = model.get_submodule(name)
-        if id(layer) not in modules:  # the same module under a second name follows by itself
-            modules.add(id(layer))
-            other = kind_of(layer) or ""
-            tied.append((name, "head" if other == "linear" and kind == "embedding" else other))
-    skipped = next((reason for name in names if (reason := obstacle(model.get_submodule(name)))), None)
-    if skipped is None and min(rows, columns) < SMALLEST:
-        skipped = f"a side of fewer than {SMALLEST} leaves nothing to gain"
-    return LayerPlan(names[0], kind, rows, columns, tied=tuple(tied), skipped=skipped)
-
-
-def _solve(
-    model: nn.Module,
-    layer: LayerPlan,
-    rank: int,
-    options: Options,
-    calibration: Calibration | None,
-    weights: Weights,
-) -> tuple[Factors, Tensor | None]:
-    """Factors of a layer's weight, or of its centred outputs on the calibration texts, then with their mean."""
-    matrix, mean = model.get_submodule(layer.name).weight.detach(), None  # type: ignore[operator]
-    if calibration is not None and layer.kind in ("linear", "conv1d"):
-        matrix, mean = calibration.outputs(layer.name) or (matrix, None)
-    rows, directions = weights.importance.get(layer.name), weights.metric.get(layer.name)
-    with _naming(layer):
-        found = factorize(
-            matrix, rank, options.p, rows, directions, options.method, options.tol, options.refine, options.seed
-        )
-    return found, mean
 
 
 def _certified(
     model: nn.Module, layer: LayerPlan, options: Options, calibration: Calibration | None, weights: Weights
 ) -> LayerPlan:
     assert layer.rank is not None
-    found, mean = _solve(model, layer, layer.rank, options, calibration, weights)
+    found, mean = solve(model, layer, layer.rank, options, calibration, weights)
     return _proved(layer, found, mean, weights)
 
 
@@ -459,8 +125,8 @@ def _replace(
         return _code(model, layer, options, weights)
     dense = model.get_submodule(layer.name)
     weight: nn.Parameter = dense.weight  # type: ignore[assignment]
-    found, mean = _solve(model, layer, layer.rank, options, calibration, weights)
-    left, right = (found.left, found.right) if mean is None else _through_outputs(dense, layer.kind, found.right, mean)
+    found, mean = solve(model, layer, layer.rank, options, calibration, weights)
+    left, right = (found.left, found.right) if mean is None else through_outputs(dense, layer.kind, found.right, mean)
     padding = getattr(dense, "padding_idx", None)
     if padding is not None and not bool(weight[padding].any()):
         left[padding] = 0.0  # a table whose padding row is zero keeps it exactly zero
@@ -479,7 +145,7 @@ def _code(model: nn.Module, layer: LayerPlan, options: Options, weights: Weights
     table: Any = model.get_submodule(layer.name)
     matrix: Tensor = table.weight.detach()
     rows, directions = weights.importance.get(layer.name), weights.metric.get(layer.name)
-    with _naming(layer):
+    with naming(layer):
         if options.tapered:
             found = taper_table(matrix, layer.size // 2, rows, directions, options.p, options.seed)
         else:
@@ -508,16 +174,6 @@ def install_empty_code(model: nn.Module, layer: LayerPlan, tensors: dict[str, Te
     """Make room for a code that is about to be loaded."""
     table: Any = model.get_submodule(layer.name)
     install_code(table, _tied_modules(model, layer), facts.kind, tensors, facts.settings)
-
-
-def _through_outputs(dense: nn.Module, kind: str, across: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors that project a layer's outputs onto the rows of ``across`` (k x out), keeping the mean in the bias."""
-    weight, bias = dense.weight.detach(), dense.bias  # type: ignore[operator]
-    across = across.to(weight.dtype)
-    if isinstance(bias, Tensor):
-        with torch.no_grad():
-            bias += (mean - (mean @ across.T.to(mean)) @ across.to(mean)).to(bias.dtype)
-    return (across.T, across @ weight) if kind == "linear" else (weight @ across.T, across)
 
 
 def install(model: nn.Module, layer: LayerPlan, left: nn.Parameter, proj: Projection) -> None:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ellp.bundle import quiet
 from ellp.errors import InputError
+from ellp.quiet import quiet
 from ellp.tasks.data import Examples
 
 MASKED_SHARE = 0.15  # of a stretch's tokens, as in BERT's training

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import ellp
-from ellp.surgery import select
+from ellp.selection import select
 from ellp.sweep.methods import METHODS, Approximation
 from ellp.sweep.problem import Problem
 from ellp.sweep.swap import sizes, swapped

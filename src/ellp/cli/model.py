@@ -127,9 +127,10 @@ def inspect(
 ) -> None:
     """Every weight matrix: size, spectrum, outlier rows, and whether robustness helps it (measured)."""
     from ellp.inspection import inspect as look
-    from ellp.recipe import Source, token_names
+    from ellp.recipe import Source
     from ellp.show import LayerProgress
     from ellp.show_inspection import summary
+    from ellp.texts import token_names
 
     patterns = None if layers is None else [name.strip() for name in layers.split(",")]
     with LayerProgress(quiet=as_json) as progress:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ellp.markdown import table, text
 from ellp.report.curves import Estimate, Key, Panel, Point, Series, task_label
 from ellp.report.summary import Choice, Summary
 from ellp.report.wording import interval, points, share
@@ -132,8 +133,6 @@ def markdown(found: list[tuple[Panel, Summary]]) -> str:
 
 
 def _markdown(panel: Panel, summary: Summary, named: bool) -> str:
-    from ellp.card import table, text  # waits for torch, which nothing else here does
-
     lines, left_out = _shortest(panel, summary)
     top = ["method", "setting", "rate", "bytes", *heads(panel)]
     dense = ["dense, score", "", "0 %", "100.0 %", *dense_scores(panel)]

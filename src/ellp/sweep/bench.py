@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ellp.bundle import Bundle
+from ellp.bundle.model import Bundle
 from ellp.comparison import compare
 from ellp.errors import InputError, first_line
+from ellp.plans import LayerPlan
 from ellp.predict import Prepared, guesses, prepare
 from ellp.recipe import Source
-from ellp.surgery import LayerPlan, select
+from ellp.selection import select
 from ellp.sweep.cache import Cache, file_name
 from ellp.sweep.grid import Cell, Entry, Variant
 from ellp.sweep.importances import row_weights

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ellp.errors import InputError
 from ellp.importance import fisher_rows
+from ellp.plans import LayerPlan
 from ellp.predict import class_columns, prepare
-from ellp.recipe import weighed
-from ellp.surgery import LayerPlan
 from ellp.sweep.cache import file_name
 from ellp.sweep.methods import FISHER, TASK_TEXT, UNIFORM
+from ellp.table_weights import weighed
 from ellp.tasks.data import Examples
 from ellp.tasks.glue import task_named
 from ellp.tasks.load import load_task

@@ -7,12 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ellp.bundle import Bundle
-from ellp.recipe import parameters, tokenizer_of
+from ellp.bundle.model import Bundle
+from ellp.plans import LayerPlan
+from ellp.record import parameters
 from ellp.rows import read_rows
 from ellp.rowstats import row_lengths
-from ellp.surgery import LayerPlan
 from ellp.sweep.problem import Problem
+from ellp.texts import tokenizer_of
 
 POINTS = 200  # of a spectrum: more than a figure can show
 
