@@ -6,7 +6,6 @@ used again does not grow with the file.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,8 @@ import torch
 from torch import Tensor
 
 from ellp.errors import InputError
+from ellp.scale.sources import place
+from ellp.scale.sources.source import check_span
 
 HALF = "bfloat16"  # stored as numpy has no name for
 
@@ -33,7 +34,7 @@ class Flat:
 
     def __post_init__(self) -> None:
         needed = self.offset + self.shape[0] * self.shape[1] * self.itemsize
-        there = os.stat(self.path).st_size
+        there = place.size(self.path)
         if there < needed:
             raise InputError(f"need a complete file of {needed} bytes, got {self.name} with {there}: copy it again")
 
@@ -42,6 +43,7 @@ class Flat:
         return 2 if self.stored == HALF else np.dtype(self.stored).itemsize
 
     def read(self, first: int, last: int, into: Tensor | None = None) -> Tensor:
+        check_span(self, first, last)
         count, width = last - first, self.shape[1]
         if self.columns:
             return torch.stack([self._numbers(self.shape[0] * j + first, count) for j in range(width)], dim=1)
@@ -50,15 +52,8 @@ class Flat:
         return self._numbers(first * width, count * width, room).view(count, width)
 
     def stamp(self) -> dict[str, Any]:
-        facts = os.stat(self.path)
-        return {
-            "path": os.path.realpath(self.path),
-            "size": facts.st_size,
-            "mtime_ns": facts.st_mtime_ns,
-            "offset": self.offset,
-            "shape": list(self.shape),
-            "stored": self.stored,
-        }
+        facts = {"offset": self.offset, "shape": list(self.shape), "stored": self.stored}
+        return place.stamp(self.path) | facts
 
     @property
     def _native(self) -> bool:
@@ -71,24 +66,8 @@ class Flat:
         where = self.offset + first * self.itemsize
         if self._native:
             found = torch.empty(count, dtype=self.dtype) if room is None else room
-            fill(self.path, where, found.view(torch.uint8).numpy(), self.name)
+            place.fill(self.path, where, found.view(torch.uint8).numpy(), self.name)
             return found
         raw = np.empty(count, self.stored)
-        fill(self.path, where, raw.view(np.uint8), self.name)
+        place.fill(self.path, where, raw.view(np.uint8), self.name)
         return torch.from_numpy(raw.astype(raw.dtype.newbyteorder("="), copy=False)).to(self.dtype)
-
-
-def fill(path: str, offset: int, target: np.ndarray[Any, Any], name: str) -> None:
-    """Read exactly ``target`` from a place in a file; one that ends before is an error, never a hang."""
-    view = target.data
-    done = 0
-    with open(path, "rb", buffering=0) as file:
-        file.seek(offset)
-        while done < len(view):
-            got = file.readinto(view[done:])
-            if not got:
-                raise InputError(
-                    f"need {len(view)} bytes from byte {offset} of {name}, got {done}: the file became shorter while "
-                    "it was read; restore it and start again"
-                )
-            done += got
