@@ -90,15 +90,15 @@ def parquet_parts(folder: Path, rows: Table) -> str:
     return str(folder / "parts")
 
 
-def zarr2(folder: Path, rows: Table) -> str:
-    array = zarr.create_array(folder / "a.zarr", shape=rows.shape, chunks=(700, 2), dtype=rows.dtype, zarr_format=2)
+def zarr2(folder: Path, rows: Table, chunks: tuple[int, int] = (700, 2)) -> str:
+    array = zarr.create_array(folder / "a.zarr", shape=rows.shape, chunks=chunks, dtype=rows.dtype, zarr_format=2)
     array[:] = rows
     return str(folder / "a.zarr")
 
 
-def zarr3(folder: Path, rows: Table) -> str:
-    group = zarr.create_group(folder / "b.zarr")
-    array = group.create_array("inner", shape=rows.shape, chunks=(100, 3), shards=(1000, 3), dtype=rows.dtype)
+def zarr3(folder: Path, rows: Table, chunks: tuple[int, int] = (100, 3)) -> str:
+    group, shards = zarr.create_group(folder / "b.zarr"), (10 * chunks[0], chunks[1])
+    array = group.create_array("inner", shape=rows.shape, chunks=chunks, shards=shards, dtype=rows.dtype)
     array[:] = rows
     return f"{folder}/b.zarr:inner"
 
@@ -110,8 +110,8 @@ def hdf5(folder: Path, rows: Table, **options: object) -> str:
     return f"{folder}/a.h5:deep/table"
 
 
-def hdf5_chunked(folder: Path, rows: Table) -> str:
-    return hdf5(folder, rows, chunks=(300, 2), compression="gzip", shuffle=True).removesuffix(":deep/table")
+def hdf5_chunked(folder: Path, rows: Table, chunks: tuple[int, int] = (300, 2)) -> str:
+    return hdf5(folder, rows, chunks=chunks, compression="gzip", shuffle=True).removesuffix(":deep/table")
 
 
 def text(folder: Path, rows: Table) -> str:
@@ -131,7 +131,7 @@ def binary_unbroken(folder: Path, rows: Table) -> str:
     return binary(folder, rows, b"")
 
 
-WRITERS: dict[str, Callable[[Path, Table], str]] = {
+WRITERS: dict[str, Callable[..., str]] = {
     maker.__name__: maker
     for maker in (
         npy,
