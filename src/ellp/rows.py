@@ -218,9 +218,7 @@ def chances(seed: int, stream: int, first: int, last: int) -> Tensor:
 
 def read_rows(matrix: Tensor, importance: Tensor | None, factor: Tensor | None) -> Rows:
     """Check a matrix, and bring it and its importances to ordinary units."""
-    largest = largest_entry(matrix)
-    ordinary = largest == 0.0 or 1 / ORDINARY <= largest <= ORDINARY
-    scale = 1.0 if ordinary else 2.0 ** math.floor(math.log2(largest))
+    scale = power_of_two(largest_entry(matrix))
     if importance is None:
         weight, unit = torch.ones(matrix.shape[0], dtype=torch.float64, device=matrix.device), 1.0
     else:
@@ -232,21 +230,32 @@ def read_rows(matrix: Tensor, importance: Tensor | None, factor: Tensor | None) 
     return Rows(matrix=matrix, weight=weight, scale=scale, unit=unit, metric=factor, work=work)
 
 
-def largest_entry(matrix: Tensor) -> float:
-    """The largest absolute value in a matrix, which must have entries, all of them finite."""
+def power_of_two(largest: float) -> float:
+    """What entries up to ``largest`` are divided by, to be of ordinary size without losing a digit."""
+    ordinary = largest == 0.0 or 1 / ORDINARY <= largest <= ORDINARY
+    return 1.0 if ordinary else 2.0 ** math.floor(math.log2(largest))
+
+
+def largest_entry(matrix: Tensor, first: int = 0) -> float:
+    """The largest absolute value in a matrix, which must have entries, all of them finite.
+
+    ``first`` is the number of the matrix's first row in its table.
+    """
     if matrix.numel() == 0:
         raise InputError(f"need a matrix with rows and columns, got shape {tuple(matrix.shape)}: pass data to factor")
     low, high = torch.aminmax(matrix)
     largest = max(-float(low), float(high))
     if not math.isfinite(largest):
-        raise InputError(f"need finite entries, got {first_bad_row(matrix)}: drop or repair that row before factoring")
+        raise InputError(
+            f"need finite entries, got {first_bad_row(matrix, first)}: drop or repair that row before factoring"
+        )
     return largest
 
 
-def first_bad_row(matrix: Tensor) -> str:
+def first_bad_row(matrix: Tensor, first: int = 0) -> str:
     """Which row is the first that holds a NaN or an infinity, in words."""
     bad = ~torch.isfinite(matrix)
     row = int(bad.any(dim=1).to(torch.uint8).argmax())
     column = int(bad[row].to(torch.uint8).argmax())
     kind = "NaN" if bool(torch.isnan(matrix[row, column])) else "infinity"
-    return f"{kind} in row {row}, column {column}"
+    return f"{kind} in row {first + row:,}, column {column}"
