@@ -73,9 +73,9 @@ class Solver:
             left, right = refine_entries(rows, basis, self.p, self._stage("refine entries"))
             left, right = left.to(dtype), rows.unmeasured(right.double()).to(dtype)
             proved = replace(proved, lower=proved.floor)
+            error = weighted_error(rows, left, right, self.p)
         else:
-            left, right = project(rows, basis, dtype)
-        error = weighted_error(rows, left, right, self.p)
+            left, right, error = project(rows, basis, dtype, self.p)
         certificate = Certificate(
             self.p,
             ellipsoid.alpha,
