@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -108,14 +109,20 @@ def lewis_ellipsoid(
     *,
     max_steps: int = MAX_STEPS,
     strict: bool = True,
+    start: Ellipsoid | None = None,
 ) -> Ellipsoid:
     """The Lewis ellipsoid of the rows of A, for any p from 0 (Tyler's scatter) to infinity (John's ellipsoid).
+
+    ``start`` is an ellipsoid to go on from (p < inf), such as the sketched one, or that of a nearby p or table; a flat
+    one is not used.
 
     >>> import numpy as np, ellp
     >>> round(ellp.lewis_ellipsoid(np.eye(3)).distortion, 12)  # the cross-polytope: d^(1/2)
     1.732050807569
     """
-    return _ellipsoid(A, importance, metric, Solver(p, "lewis", tol, None, seed, max_steps, strict, None))
+    if start is not None and math.isinf(p):
+        raise InputError("need p below infinity for a start, got inf: leave start out")
+    return _ellipsoid(A, importance, metric, Solver(p, "lewis", tol, None, seed, max_steps, strict, None, start))
 
 
 def loewner_ellipsoid(
