@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from tables_on_disk import ONE_FILE, ROWS, WRITERS, file_of, table
 
+import ellp
 from ellp import InputError
 from ellp.arrays import Caller
 from ellp.scale.sources import open_source
@@ -295,3 +296,15 @@ def test_a_missing_chunk_is_not_read_as_zeros(tmp_path: Path, format: str) -> No
         source.read(0, ROWS)
     with pytest.raises(InputError, match=r"need all \d chunks"):
         open_source(place)
+
+
+@pytest.mark.parametrize("format", ["npy_parts", "index", "parquet_lists", "zarr3", "hdf5_chunked", "text", "binary"])
+def test_factors_do_not_depend_on_the_format(tmp_path: Path, format: str) -> None:
+    rows, places = table(), {}
+    for name in ("npy", format):
+        (tmp_path / name).mkdir()
+        places[name] = WRITERS[name](tmp_path / name, rows)
+    one, other = (ellp.factorize(place, 2, seed=1) for place in places.values())
+    for part in ("left", "right", "sigma", "axes"):
+        assert torch.equal(getattr(one, part), getattr(other, part))
+    assert one.certificate == other.certificate

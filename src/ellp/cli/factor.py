@@ -13,7 +13,7 @@ from ellp.options import Method, Refine
 
 
 def factor(
-    source: Annotated[str, typer.Argument(metavar="IN", help="IN.npy or IN.safetensors[:tensor]")],
+    source: Annotated[str, typer.Argument(metavar="IN", help="a table: FILE, FILE:NAME, FOLDER of parts, or a URL")],
     output: Annotated[Path, typer.Option("-o", "--output", help="OUT.safetensors, or a folder for .npy files")],
     rank: Annotated[int | None, typer.Option(help="inner dimension of the factors")] = None,
     keep: Annotated[float | None, typer.Option(help="share of the parameters to keep, in place of --rank")] = None,

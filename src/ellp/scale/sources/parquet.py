@@ -20,7 +20,7 @@ from ellp.scale.sources.place import base_name, stamp, stream_of
 from ellp.scale.sources.source import check_span, decoding, few
 
 BATCH = 4 * 2**20  # bytes decoded at a time
-BUFFER = 2**20  # bytes read from the file at a time, for each column
+BUFFER = 4 * 2**20  # bytes read from the file at a time, for all columns together
 IDLE = 4  # cursors kept for the next span
 
 _lock = threading.Lock()
@@ -96,7 +96,7 @@ class _Cursor:
         self.ahead: np.ndarray[Any, Any] | None = None
         self.stream = stream_of(table.path)
         with decoding("parquet file", table.name):
-            self.file = _open(self.stream)
+            self.file = _open(self.stream, len(table.columns))
             count = max(1, BATCH // (table.shape[1] * np.dtype(table.stored).itemsize))
             groups = range(group, self.file.num_row_groups)
             columns = list(table.columns)
@@ -146,9 +146,9 @@ def open_parquet(path: str, name: str | None = None) -> Parquet:
     return Parquet(path, columns, (count, width), stored.str, (0, *accumulate(groups)), named)
 
 
-def _open(stream: Any) -> Any:
-    parquet = extra("pyarrow.parquet", "parquet")
-    return parquet.ParquetFile(stream, buffer_size=BUFFER, pre_buffer=False, page_checksum_verification=True)
+def _open(stream: Any, columns: int = 1) -> Any:
+    parquet, buffer = extra("pyarrow.parquet", "parquet"), max(2**14, BUFFER // columns)
+    return parquet.ParquetFile(stream, buffer_size=buffer, pre_buffer=False, page_checksum_verification=True)
 
 
 def _chosen(schema: Any, name: str | None, file: str, arrow: Any) -> tuple[str, ...]:
