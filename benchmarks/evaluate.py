@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ from ellp.tasks.task import Task, mean
 TURNS = 3
 TEXTS = 64  # of each task, at most
 KEEP = 0.25
-TRAINING = Training(epochs=2)
 
 Row = dict[str, Any]
 
@@ -46,7 +44,7 @@ Row = dict[str, Any]
 class Place:
     """Where the data and the adapters are, and which tasks to measure."""
 
-    def __init__(self, data: Path, adapters: Path, tasks: list[str], limit: int) -> None:
+    def __init__(self, data: Path, adapters: Path, tasks: list[str], limit: int | None) -> None:
         self.data, self.adapters, self.tasks, self.limit = data, adapters, tasks, limit
 
     def source(self, task: str) -> Source:
@@ -156,24 +154,32 @@ def _drawn(task: Task, labels: Any, sides: list[Any], generator: Any) -> float:
 
 
 def finetune_rows(place: Place) -> Iterator[Row]:
-    """The embedding compressed to a quarter, its two factors fine-tuned, the dense model as teacher."""
+    """The embedding compressed to a quarter, its two factors fine-tuned as ``ellp finetune`` does it unless told
+    otherwise: with the dense model as teacher, and on the labels alone."""
     for name in [task for task in place.tasks if task in ("mrpc", "stsb")]:
         with tempfile.TemporaryDirectory() as folder:
             small = Path(folder) / "small"
-            print(f"finetune: {name} ...", file=sys.stderr, flush=True)
             compress_folder(place.source(name), small, {"keep": KEEP})
-            record = finetune(
-                Source(str(small)),
-                name,
-                place.data,
-                Path(folder) / "tuned",
-                replace(TRAINING, limit=place.limit),
-                teacher=place.source(name),
-                cpu=True,
-                progress=lambda text, done, total: print(f"  {text}: {done}/{total}", end="\r", file=sys.stderr),
-            )
-        places = ("source", "teacher", "output", "command")
-        yield {key: value for key, value in record.items() if key not in places}
+            for teacher in (place.source(name), None):
+                yield finetune_row(place, name, small, teacher)
+
+
+def finetune_row(place: Place, name: str, small: Path, teacher: Source | None) -> Row:
+    print(f"finetune: {name}, {'with' if teacher else 'without'} a teacher ...", file=sys.stderr, flush=True)
+    told = lambda text, done, total: print(f"  {text}: {done}/{total}", end="\r", file=sys.stderr)  # noqa: E731
+    training = Training(limit=place.limit)
+    record = finetune(
+        Source(str(small)),
+        name,
+        place.data,
+        small.with_name(f"tuned-{teacher is not None}"),
+        training,
+        teacher=teacher,
+        cpu=True,
+        progress=told,
+    )
+    places = ("source", "teacher", "output", "command")
+    return {"teacher": teacher is not None} | {key: value for key, value in record.items() if key not in places}
 
 
 # Output ---------------------------------------------------------------------------------------------------------------
@@ -209,16 +215,18 @@ def resample_table(rows: list[Row]) -> str:
 
 
 def finetune_table(rows: list[Row]) -> str:
-    lines = [
-        "| task | dense | compressed | fine-tuned | drop before | after | came back | examples x epochs | minutes |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    heads = "task | teacher | dense | compressed | tuned | drop before | after | came back | examples | minutes | CPU"
+    lines = [f"| {heads} |", "|---" * 11 + "|"]
+    dense = {row["task"]: mean(row["teacher_scores"]) for row in rows if row["teacher"]}
     for row in rows:
-        dense, before, after = (mean(row[key]) for key in ("teacher_scores", "before", "after"))
+        before, after = mean(row["before"]), mean(row["after"])
+        lost = dense[row["task"]] - before
         lines.append(
-            f"| {row['task']} | {dense:.2f} | {before:.2f} | {after:.2f} | {row['drop_before']:.2f} "
-            f"| {row['drop_after']:.2f} | {row['recovered']:.0%} | {row['train_examples']} x {len(row['epochs_run'])} "
-            f"| {row['seconds'] / 60:.1f} |"
+            f"| {row['task']} | {'yes' if row['teacher'] else 'no'} | {dense[row['task']]:.2f} | {before:.2f} "
+            f"| {after:.2f} | {lost:.2f} | {dense[row['task']] - after:.2f} "
+            f"| {row['gain'] / lost:.0%} ({row['gain_low'] / lost:.0%} to {row['gain_high'] / lost:.0%}) "
+            f"| {row['train_examples']} x {len(row['epochs_run'])} "
+            f"| {row['seconds'] / 60:.1f} | {row['processor_seconds'] / 60:.1f} |"
         )
     return "\n".join(lines)
 
@@ -229,7 +237,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="a folder with GLUE's tasks")
     parser.add_argument("--adapters", type=Path, required=True, help="a folder with an adapter for each task")
     parser.add_argument("--tasks", default="mrpc,stsb,cola,sst2", help="a record keeps the rows of the others")
-    parser.add_argument("--limit", type=int, default=2000, help="training examples")
+    parser.add_argument("--limit", type=int, help="training examples; all if left out")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     place = Place(options.data, options.adapters, options.tasks.split(","), options.limit)

@@ -24,7 +24,7 @@ from ellp.layers import FactorizedConv1D, FactorizedEmbedding, FactorizedLinear
 from ellp.opening import open_any
 from ellp.predict import Prepared, checked_tokenizer, class_columns, encoded, guesses, longest_text, prepare
 from ellp.recipe import Source
-from ellp.recovery import add_gains, with_section
+from ellp.recovery import gains, with_section
 from ellp.tasks.data import Examples
 from ellp.tasks.glue import task_named
 from ellp.tasks.load import load_task
@@ -102,15 +102,14 @@ def finetune(
 
     record = _facts(bundle, dense, name, train, dev, training, command)
     told = _Stages(progress)
-    record["before"] = _scores(model, prepared, told("before"))
+    answers = {"before": guesses(model, prepared, told("before"))}
     if dense is not None:
-        record["teacher_scores"] = _scores(dense.model, prepared, told("the teacher"))
-    start = time.perf_counter()
+        answers["teacher"] = guesses(dense.model, prepared, told("the teacher"))
+    start, spent = time.perf_counter(), time.process_time()
     learned, log = _trained(bundle, dense, task, train, prepared, training, work, checkpoint, cpu, progress)
-    record["seconds"] = time.perf_counter() - start
-    record |= log
-    record["after"] = _scores(learned, prepared, told("after"))
-    add_gains(task, record)
+    record |= {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - spent} | log
+    answers["after"] = guesses(learned, prepared, told("after"))
+    record |= gains(prepared, answers)
     _write(learned, bundle, output, force, record, work)
     return record
 
@@ -134,10 +133,6 @@ def _teacher(source: Source, bundle: Bundle, task: Task) -> Bundle:
         )
     prepare(dense, task, Examples([("a", "b") if task.pair else ("a",)], [0.0]))  # its head must fit the task
     return dense
-
-
-def _scores(model: Any, prepared: Prepared, progress: Any) -> dict[str, float]:
-    return prepared.task.scores(prepared.examples, guesses(model, prepared, progress))
 
 
 class _Stages:
