@@ -239,17 +239,18 @@ def main() -> None:
     parser.add_argument("--tasks", default="mrpc,stsb,cola,sst2", help="a record keeps the rows of the others")
     parser.add_argument("--limit", type=int, help="training examples; all if left out")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--run", type=Path, help="where the sweep's own record is to be kept")
     options = parser.parse_args()
     place = Place(options.data, options.adapters, options.tasks.split(","), options.limit)
     parts: dict[str, Callable[[Place], Iterator[Row]]] = {
         "pipeline": pipeline_rows,
         "resamples": resample_rows,
         "finetune": finetune_rows,
-        "sweep": lambda place: sweep_rows(place.data, place.adapters),
+        "sweep": lambda place: iter(sweep_rows(place.data, place.adapters, options.run)),
     }
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}
     for name in options.parts.split(","):
-        known = [row for row in record.get(name, {}).get("rows", []) if row["task"] not in place.tasks]
+        known = [row for row in record.get(name, {}).get("rows", []) if row.get("task") not in (None, *place.tasks)]
         record[name] = machine() | {"rows": known}
         for row in parts[name](place):
             known.append(row)

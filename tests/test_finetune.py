@@ -273,6 +273,7 @@ def test_what_cannot_be_trained_is_named(place: Path, tmp_path: Path) -> None:
     for message, call in cases:
         with pytest.raises(InputError, match=message):
             call()
+        assert not out.with_name("out.training").exists(), message
         assert not out.exists()
 
 

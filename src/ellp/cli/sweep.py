@@ -54,7 +54,7 @@ def sweep(
     from ellp.evaluation import check_device
     from ellp.show_sweep import SweepProgress, sweep_summary
     from ellp.sweep.grid import Grid, read_importances, read_models, read_norms, read_shares
-    from ellp.sweep.run import cores
+    from ellp.sweep.run import processes
     from ellp.sweep.run import sweep as measure
 
     grid = Grid(
@@ -76,7 +76,7 @@ def sweep(
             limit=limit,
             batch=batch,
             seed=seed,
-            jobs=jobs or (1 if place.startswith("cuda") else cores()),
+            jobs=processes(place) if jobs is None else jobs,
             device=place,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
