@@ -1,10 +1,12 @@
 """What measuring and recovering a model's task score takes: evaluation, its interval, fine-tuning, in one run.
 
     python benchmarks/evaluate.py [--parts P,...] --data GLUE --adapters FOLDER [--record FILE]
+    python benchmarks/evaluate.py --parts '' --record FILE
 
 ``--data`` is a folder with GLUE's tasks (``mrpc/dev.tsv``, ...), ``--adapters`` one with a PEFT adapter of
 all-MiniLM-L6-v2 for each of them. A record keeps the parts that are not measured again, each with the machine it was
-measured on. Evaluation is compared with ``transformers.pipeline`` on the same texts in the same run, in turns.
+measured on; without parts, its tables are printed and nothing is measured. Evaluation is compared with
+``transformers.pipeline`` on the same texts in the same run, in turns.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from ellp.tasks.glue import TASKS
 from ellp.tasks.task import Task, mean
 
 TURNS = 3
-TEXTS = 64  # of each task, at most
+TEXTS = 256  # of each task, at most
 KEEP = 0.25
 
 Row = dict[str, Any]
@@ -234,8 +236,8 @@ def finetune_table(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default="pipeline,resamples,finetune,sweep")
-    parser.add_argument("--data", type=Path, required=True, help="a folder with GLUE's tasks")
-    parser.add_argument("--adapters", type=Path, required=True, help="a folder with an adapter for each task")
+    parser.add_argument("--data", type=Path, default=Path(), help="a folder with GLUE's tasks")
+    parser.add_argument("--adapters", type=Path, default=Path(), help="a folder with an adapter for each task")
     parser.add_argument("--tasks", default="mrpc,stsb,cola,sst2", help="a record keeps the rows of the others")
     parser.add_argument("--limit", type=int, help="training examples; all if left out")
     parser.add_argument("--record", type=Path)
@@ -249,7 +251,7 @@ def main() -> None:
         "sweep": lambda place: iter(sweep_rows(place.data, place.adapters, options.run)),
     }
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}
-    for name in options.parts.split(","):
+    for name in filter(None, options.parts.split(",")):
         known = [row for row in record.get(name, {}).get("rows", []) if row.get("task") not in (None, *place.tasks)]
         record[name] = machine() | {"rows": known}
         for row in parts[name](place):

@@ -44,7 +44,7 @@ def check_choice(model: nn.Module, train: Train) -> None:
 
 
 def _factored(model: nn.Module) -> list[nn.Module]:
-    found = [layer for layer in model.modules() if isinstance(layer, FACTORED)]
+    found: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, FACTORED)]
     if not found:
         raise InputError("need a compressed model to train its factors, got a dense one: ellp compress it first")
     return found

@@ -66,6 +66,9 @@ class Key:
         return self.method in {"svd", "fwsvd", "lp"}
 
 
+SVD = Key("svd", None, None)
+
+
 @dataclass(frozen=True)
 class Point:
     """One setting of a series, with what it did to every task; ``average`` only where no task is missing."""
