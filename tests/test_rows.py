@@ -82,8 +82,7 @@ def test_a_sample_estimates_the_cost_without_bias(p: float) -> None:
     rows = read_rows(A, c, None)
     x = laws.draw(6, 4, seed=3)
     truth = laws.cost(A, x, p, rows.weight)
-    generator = torch.Generator().manual_seed(0)
-    drawn = [rows.sample(30, p, generator) for _ in range(400)]
+    drawn = [rows.sample(30, p, seed) for seed in range(400)]
     values = torch.stack([laws.cost(A[sample.index], x, p, sample.weight) for sample in drawn])
     noise = values.std(dim=0) / math.sqrt(len(drawn))
     assert bool(((values.mean(dim=0) - truth).abs() <= 5 * noise + 1e-12 * truth).all())
@@ -93,7 +92,7 @@ def test_a_sample_estimates_the_cost_without_bias(p: float) -> None:
 def test_a_sample_never_draws_what_has_no_weight() -> None:
     A, c = laws.draw(200, 3), laws.importances(200)
     rows = read_rows(A, c, None)
-    sample = rows.sample(100, 1.0, torch.Generator().manual_seed(0))
+    sample = rows.sample(100, 1.0, seed=0)
     ignored = {tuple(row.tolist()) for row in A[c == 0]}
     assert not ignored & {tuple(row.tolist()) for row in together(sample)}
     assert sample.count > 50

@@ -21,7 +21,7 @@ class Caller:
 
     def __init__(self, array: Array) -> None:
         self.numpy = not isinstance(array, Tensor)
-        tensor = _tensor(array)
+        tensor = as_tensor(array)
         if tensor.ndim != 2:
             raise InputError(f"need a matrix, got an array with shape {tuple(tensor.shape)}: pass two dimensions")
         if tensor.is_complex():
@@ -44,7 +44,7 @@ class Caller:
     def importance(self, importance: Array | None) -> Tensor | None:
         if importance is None:
             return None
-        weight = _tensor(importance).to(self.matrix.device, torch.float64).reshape(-1)
+        weight = as_tensor(importance).to(self.matrix.device, torch.float64).reshape(-1)
         if weight.shape[0] != self.matrix.shape[0]:
             raise InputError(
                 f"need one importance per row ({self.matrix.shape[0]}), got {weight.shape[0]}: check their count"
@@ -64,35 +64,36 @@ class Caller:
 
     def metric(self, metric: Array | None) -> Tensor | None:
         """The factor S of the metric, ``H = S S^T`` (float64)."""
-        if metric is None:
-            return None
-        given = _tensor(metric).to(self.matrix.device, torch.float64)
-        d = self.matrix.shape[1]
-        if given.shape != (d, d):
-            raise InputError(
-                f"need a {d} x {d} metric, one row per column of A, got shape {tuple(given.shape)}: check its size"
-            )
-        if not bool(torch.isfinite(given).all()):
-            raise InputError(
-                f"need a finite metric, got {first_bad_row(given)}: repair it, for instance by adding c * I"
-            )
-        advice = "add a multiple of the identity"
-        if torch.allclose(given, given.T, rtol=1e-6, atol=1e-9 * float(given.abs().max())):
-            values, vectors = torch.linalg.eigh((given + given.T) / 2)
-            if not float(values[0]) > d * torch.finfo(torch.float64).eps * float(values[-1]):
-                raise InputError(
-                    f"need a positive definite metric, got eigenvalues from {float(values[0]):.3g} to "
-                    f"{float(values[-1]):.3g}: {advice}"
-                )
-            root: Tensor = (vectors * values.sqrt()) @ vectors.T
-            return root
-        values = torch.linalg.svdvals(given)
-        if not float(values[-1]) > d * torch.finfo(torch.float64).eps * float(values[0]):
-            raise InputError(f"need an invertible factor of the metric, got a singular one: {advice} to its square")
-        return given
+        return None if metric is None else metric_factor(metric, self.matrix.shape[1], self.matrix.device)
 
 
-def _tensor(array: Array) -> Tensor:
+def metric_factor(metric: Array, d: int, device: torch.device | str = "cpu") -> Tensor:
+    """The factor S of a d x d metric given as ``H = S S^T`` or as S (float64)."""
+    given = as_tensor(metric).to(device, torch.float64)
+    if given.shape != (d, d):
+        raise InputError(
+            f"need a {d} x {d} metric, one row per column of A, got shape {tuple(given.shape)}: check its size"
+        )
+    if not bool(torch.isfinite(given).all()):
+        raise InputError(f"need a finite metric, got {first_bad_row(given)}: repair it, for instance by adding c * I")
+    advice = "add a multiple of the identity"
+    if torch.allclose(given, given.T, rtol=1e-6, atol=1e-9 * float(given.abs().max())):
+        values, vectors = torch.linalg.eigh((given + given.T) / 2)
+        if not float(values[0]) > d * torch.finfo(torch.float64).eps * float(values[-1]):
+            raise InputError(
+                f"need a positive definite metric, got eigenvalues from {float(values[0]):.3g} to "
+                f"{float(values[-1]):.3g}: {advice}"
+            )
+        root: Tensor = (vectors * values.sqrt()) @ vectors.T
+        return root
+    values = torch.linalg.svdvals(given)
+    if not float(values[-1]) > d * torch.finfo(torch.float64).eps * float(values[0]):
+        raise InputError(f"need an invertible factor of the metric, got a singular one: {advice} to its square")
+    return given
+
+
+def as_tensor(array: Array) -> Tensor:
+    """A caller's array as a dense tensor of real numbers, not copied where that can be helped."""
     if isinstance(array, Tensor):
         if array.layout != torch.strided:
             raise InputError(f"need a dense tensor, got layout {array.layout}: call .to_dense() first")

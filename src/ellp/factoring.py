@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import torch
@@ -20,10 +22,10 @@ from ellp.rows import read_rows
 
 
 def factorize(
-    A: Array,
+    A: Array | str | Path,
     rank: int,
     p: float = 1.0,
-    importance: Array | None = None,
+    importance: Array | str | Path | None = None,
     metric: Array | None = None,
     method: Method = "lewis",
     tol: float = 0.05,
@@ -33,6 +35,8 @@ def factorize(
     max_steps: int = MAX_STEPS,
     strict: bool = True,
     progress: Progress | None = None,
+    output: str | Path | None = None,
+    memory: str | int | None = None,
 ) -> Factors:
     """Factor A (n x d) into two matrices of the given rank along the main axes of the l_p ellipsoid of its rows.
 
@@ -41,6 +45,9 @@ def factorize(
     ``tol`` is how far above the ideal distortion ``d^|1-p/2|`` the *proved* one may be; if it cannot be proved within
     ``max_steps`` passes, ``strict`` raises :class:`ellp.NotConverged`, otherwise the honest certificate is returned.
 
+    A path in place of A is a table that need not fit in memory: it is read in parts, ``memory`` (``"1GB"``, bytes; by
+    default a quarter of the machine's) bounds what the process holds, and the factors are written to ``output``.
+
     >>> import torch, ellp
     >>> factors = ellp.factorize(torch.randn(1000, 64, generator=torch.manual_seed(0)), rank=16)
     >>> factors.left.shape, factors.right.shape
@@ -48,12 +55,22 @@ def factorize(
     >>> factors.certificate.lower <= factors.certificate.error <= factors.certificate.upper
     True
     """
+    check_options(rank, p, method, refine, seed)
+    if isinstance(A, (str, Path)):
+        from ellp.scale.factor import Job, Place, factorize_file
+
+        place = Place(None if output is None else Path(output), memory)
+        job = Job(rank, p, importance, metric, method, tol, refine, seed, max_steps, strict)
+        return factorize_file(A, job, place, progress=progress).factors
+    if isinstance(importance, (str, Path)) or output is not None or memory is not None:
+        raise InputError(
+            "need a path for a table with importances in a file, output or memory, got an array: pass a path"
+        )
     caller = Caller(A)
-    _check_options(rank, p, method, refine, seed)
     n, d = caller.matrix.shape
     weight, factor = caller.importance(importance), caller.metric(metric)
     solver = Solver(p, method, tol, refine, seed, max_steps, strict, progress)
-    with _in_range(p):
+    with in_range(p):
         if n >= d or refine == "rows":  # rows of a wide matrix are rows, not its transpose's columns
             solved = solver.solve(read_rows(caller.matrix, weight, factor), rank, caller.dtype)
         else:
@@ -92,14 +109,20 @@ def lewis_ellipsoid(
     *,
     max_steps: int = MAX_STEPS,
     strict: bool = True,
+    start: Ellipsoid | None = None,
 ) -> Ellipsoid:
     """The Lewis ellipsoid of the rows of A, for any p from 0 (Tyler's scatter) to infinity (John's ellipsoid).
+
+    ``start`` is an ellipsoid to go on from (p < inf), such as the sketched one, or that of a nearby p or table; a flat
+    one is not used.
 
     >>> import numpy as np, ellp
     >>> round(ellp.lewis_ellipsoid(np.eye(3)).distortion, 12)  # the cross-polytope: d^(1/2)
     1.732050807569
     """
-    return _ellipsoid(A, importance, metric, Solver(p, "lewis", tol, None, seed, max_steps, strict, None))
+    if start is not None and math.isinf(p):
+        raise InputError("need p below infinity for a start, got inf: leave start out")
+    return _ellipsoid(A, importance, metric, Solver(p, "lewis", tol, None, seed, max_steps, strict, None, start))
 
 
 def loewner_ellipsoid(
@@ -116,7 +139,8 @@ def sketched_ellipsoid(
     return _ellipsoid(A, importance, metric, Solver(p, "sketch", seed=seed))
 
 
-def _check_options(rank: int, p: float, method: str, refine: str | None, seed: int) -> None:
+def check_options(rank: int, p: float, method: str, refine: str | None, seed: int) -> None:
+    """What can be told about the options before the matrix is looked at."""
     check_p(p)
     check_seed(seed)
     whole = hasattr(rank, "__index__") and not isinstance(rank, bool)
@@ -131,7 +155,7 @@ def _check_options(rank: int, p: float, method: str, refine: str | None, seed: i
 
 
 @contextmanager
-def _in_range(p: float) -> Iterator[None]:
+def in_range(p: float) -> Iterator[None]:
     """Powers that leave the range of floats are a matter of p, whatever step meets them first."""
     try:
         yield
@@ -147,6 +171,6 @@ def _ellipsoid(A: Array, importance: Array | None, metric: Array | None, solver:
     check_seed(solver.seed)
     caller = Caller(A)
     rows = read_rows(caller.matrix, caller.importance(importance), caller.metric(metric))
-    with _in_range(solver.p):
+    with in_range(solver.p):
         found = solver.ellipsoid(rows)
     return replace(found, axes=caller.back(found.axes, wide=True), sigma=caller.back(found.sigma, wide=True))

@@ -31,7 +31,7 @@ def replacing_folder(target: Path, *, force: bool, source: Path | None = None) -
         with _draft_of(real) as draft:
             yield draft
             _sync(draft)
-            _put(draft, check_target(target, force=force, source=source))
+            put(draft, check_target(target, force=force, source=source))
 
 
 @contextmanager
@@ -117,8 +117,11 @@ def _draft_of(target: Path) -> Iterator[Path]:
         _drafts.discard(draft)
 
 
-def _put(draft: Path, real: Path) -> None:
-    if not real.exists() or not any(real.iterdir()):
+def put(draft: Path, real: Path) -> None:
+    """Move a complete draft to its place in one step; an old folder there goes, an old file is replaced."""
+    if draft.is_file():
+        os.replace(draft, real)
+    elif not real.exists() or not any(real.iterdir()):
         if real.exists() and os.name == "nt":
             real.rmdir()
         os.rename(draft, real)

@@ -14,10 +14,11 @@ from ellp.card import model_card
 from ellp.errors import InputError
 from ellp.folder import check_target, replacing_folder
 from ellp.importance import parse
+from ellp.memory import room
 from ellp.plans import Options, Progress
 from ellp.presets import default_name, share_kept
 from ellp.quiet import quiet
-from ellp.record import parameters, record_of
+from ellp.record import bytes_in_memory, parameters, record_of
 from ellp.surgery import compress
 from ellp.table_weights import has_token_table, weighed
 from ellp.texts import batches_of, read_texts
@@ -81,17 +82,26 @@ def compress_folder(
         raise InputError(f"need a text file or a folder of them, got {text}: check the path")
     if output is not None:
         check_target(output, force=force)
+    space = room()
     bundle = source.open()
     model: Any = bundle.model
+    size = bytes_in_memory(model)
+    too_large = f"the model takes {size / 1e9:.1f} GB and {space / 1e9:.1f} GB are free" if size > space else None
     if preset is not None:
         options = replace(options, keep=share_kept(model.config.model_type, preset))
     target = output or Path(default_name(bundle.name, preset or ""))
     check_target(target, force=force, source=bundle.folder)
 
     before = parameters(model)
+    if too_large and texts is not None:
+        raise InputError(
+            f"need to run the model to calibrate it, got too little memory ({too_large}): leave --calibrate out"
+        )
     batches = None if texts is None else list(batches_of(bundle, texts))
     usual = preset is None and has_token_table(model, options.layers)
-    weights = weighed(bundle, importance, sensitive, text, usual=usual, seed=options.seed, progress=progress)
+    weights = weighed(
+        bundle, importance, sensitive, text, usual=usual, seed=options.seed, too_large=too_large, progress=progress
+    )
     plan = compress(
         model,
         options,
@@ -99,6 +109,7 @@ def compress_folder(
         importance=weights.importance,
         metric=weights.metric,
         progress=progress,
+        shelf=target.absolute().parent if too_large else None,
     )
     if not plan.chosen:
         reasons = "; ".join(f"{layer.name}: {layer.skipped}" for layer in plan.layers[:3])

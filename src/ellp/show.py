@@ -8,33 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ellp.budget import break_even
-from ellp.factor.factors import Factors
-
-
-class Passes:
-    """A progress line for a factorization: the stage, its step, and the distortion proved so far."""
-
-    def __init__(self, quiet: bool) -> None:
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn())
-        console = Console(stderr=True)
-        self.progress = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
-        self.task = self.progress.add_task("start: solving a sample of rows", total=None)
-
-    def __enter__(self) -> Passes:
-        self.progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.progress.stop()
-
-    def __call__(self, stage: str, step: int, value: float) -> None:
-        self.say(f"{stage}: step {step}, now {value:.4g}")
-
-    def say(self, text: str) -> None:
-        self.progress.update(self.task, description=text)
 
 
 class LayerProgress:
@@ -112,37 +88,6 @@ def code_line(layer: Mapping[str, Any]) -> str:
     return f"{coded['chosen']['coder']}, {size(coded['bytes'])} ({share:.2%} of float16), error {coded['error']:.2%}"
 
 
-def factor_record(
-    source: str, output: str, shape: tuple[int, int], itemsize: int, found: Factors, baseline: Factors, method: str
-) -> dict[str, Any]:
-    """The facts of one factorization, ready for JSON."""
-    rows, columns = shape
-    proof, rank = found.certificate, found.rank
-    return {
-        "source": source,
-        "output": output,
-        "shape": [rows, columns],
-        "rank": rank,
-        "method": method,
-        "p": _plain(proof.p),
-        "parameters_before": rows * columns,
-        "parameters_after": rank * (rows + columns),
-        "bytes_before": rows * columns * itemsize,
-        "factor_bytes": rank * (rows + columns) * itemsize,
-        "certificate": {
-            "alpha": _plain(proof.alpha),
-            "beta": _plain(proof.beta),
-            "distortion": _plain(proof.distortion),
-            "lower": _plain(proof.lower),
-            "upper": _plain(proof.upper),
-            "floor": _plain(proof.floor),
-            "error": _plain(proof.error),
-            "steps": proof.steps,
-        },
-        "svd_error": _plain(baseline.certificate.error),
-    }
-
-
 def factor_summary(record: Mapping[str, Any]) -> str:
     """A factorization in a few lines for a person."""
     proof, rank = {name: float(value) for name, value in record["certificate"].items()}, record["rank"]
@@ -153,8 +98,9 @@ def factor_summary(record: Mapping[str, Any]) -> str:
         f"{rows} x {columns}  ->  {rows} x {rank}  and  {rank} x {columns}",
         f"size         {size(before)} -> {size(after)}  ({after / before:.1%} of the parameters)",
         f"certificate  distortion {proof['distortion']:.4g} proved in {passes} (p = {float(record['p']):g})",
-        f"error        {proof['error']:.6g}: {_against(proof['error'], float(record['svd_error']))}",
+        f"error        {proof['error']:.6g}{_against(proof['error'], record['svd_error'])}",
         f"             proved to lie between {proof['lower']:.4g} and {proof['upper']:.4g}",
+        f"read         {record['reads']} times{_speed(record['rows_per_second'])}",
         f"written to   {record['output']}  ({size(record['bytes_written'])} with sigma and axes)",
     ]
     if rank > break_even((rows, columns)):
@@ -164,15 +110,22 @@ def factor_summary(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _against(error: float, baseline: float) -> str:
+def _speed(rows_per_second: float | None) -> str:
+    return "" if rows_per_second is None else f", {rows_per_second:,.0f} rows a second"
+
+
+def _against(error: float, found: float | str | None) -> str:
+    if found is None:
+        return ""
+    baseline = float(found)
     if baseline == 0:
-        return "exact, as the SVD" if error == 0 else "the SVD is exact here"
+        return ": exact, as the SVD" if error == 0 else ": the SVD is exact here"
     if not math.isfinite(error / baseline):
-        return "too large a number to compare with the SVD's"
+        return ": too large a number to compare with the SVD's"
     change = error / baseline - 1
     if abs(change) < 5e-5:
-        return "the same as the SVD's"
-    return f"{abs(change):.2%} {'above' if change > 0 else 'below'} the SVD's"
+        return ": the same as the SVD's"
+    return f": {abs(change):.2%} {'above' if change > 0 else 'below'} the SVD's"
 
 
 def size(count: float) -> str:
@@ -182,8 +135,3 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
         count /= 1000
     return f"{count:.2f} GB"
-
-
-def _plain(value: float) -> float | str:
-    """A number as JSON can hold it."""
-    return value if math.isfinite(value) else str(value)

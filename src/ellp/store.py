@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from ellp.arrays import Array
 from ellp.errors import InputError, first_line
+from ellp.factor.factors import Certificate
 from ellp.folder import replacing
 
 
@@ -100,3 +103,45 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, objec
 def to_tensor(array: Array) -> Tensor:
     """An array as a torch tensor, for writing."""
     return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
+
+
+def factor_record(
+    source: str,
+    output: str | None,
+    shape: tuple[int, int],
+    itemsize: int,
+    rank: int,
+    proof: Certificate,
+    svd_error: float | None,
+    method: str,
+) -> dict[str, Any]:
+    """The facts of one factorization, ready for JSON."""
+    rows, columns = shape
+    return {
+        "source": source,
+        "output": output,
+        "shape": [rows, columns],
+        "rank": rank,
+        "method": method,
+        "p": _plain(proof.p),
+        "parameters_before": rows * columns,
+        "parameters_after": rank * (rows + columns),
+        "bytes_before": rows * columns * itemsize,
+        "factor_bytes": rank * (rows + columns) * itemsize,
+        "certificate": {
+            "alpha": _plain(proof.alpha),
+            "beta": _plain(proof.beta),
+            "distortion": _plain(proof.distortion),
+            "lower": _plain(proof.lower),
+            "upper": _plain(proof.upper),
+            "floor": _plain(proof.floor),
+            "error": _plain(proof.error),
+            "steps": proof.steps,
+        },
+        "svd_error": None if svd_error is None else _plain(svd_error),
+    }
+
+
+def _plain(value: float) -> float | str:
+    """A number as JSON can hold it."""
+    return value if math.isfinite(value) else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from ellp.plans import CodeFacts, LayerPlan, Options, Plan, Progress
 from ellp.ranks import draft
 from ellp.rows import largest_entry
 from ellp.selection import select
+from ellp.shelf import shelve
 from ellp.solving import naming, solve, through_outputs
 from ellp.weights import Given, Weights
 
@@ -62,11 +64,13 @@ def compress(
     importance: Given = None,
     metric: Given = None,
     progress: Progress | None = None,
+    shelf: Path | None = None,
     **settings: Any,
 ) -> Plan:
     """Replace the planned layers of ``model`` by factors, in place; the plan with the certificates reached.
 
-    ``importance`` and ``metric`` are those of :func:`plan`.
+    ``importance`` and ``metric`` are those of :func:`plan`. ``shelf`` is for models too large for memory: a folder on
+    whose disk new factors are kept, in files that vanish with them.
 
     >>> import torch, ellp
     >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 64), torch.nn.Linear(64, 64))
@@ -87,6 +91,8 @@ def compress(
         if progress is not None:
             progress(layer.name, number, len(drafted.layers))
         done.append(_replace(model, layer, drafted.options, calibration, weights) if layer.compressed else layer)
+        if shelf is not None and layer.compressed:
+            shelve(model.get_submodule(layer.name), shelf)
     if progress is not None:
         progress("", len(done), len(done))
     return replace(drafted, layers=tuple(done))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from ellp.bundle.beside import has_tokenizer
 from ellp.bundle.model import Bundle
 from ellp.errors import InputError, first_line
 from ellp.folder import read_json
-from ellp.importance import Vocabulary
+from ellp.importance import Vocabulary, parse
+from ellp.importance.spec import sources
 from ellp.plans import Layers, Progress
 from ellp.selection import select
 from ellp.texts import labelled_batches, tokenizer_of
@@ -34,10 +36,12 @@ def weighed(
     *,
     usual: bool,
     seed: int = 0,
+    too_large: str | None = None,
     progress: Progress | None = None,
 ) -> Weighing:
     """What the token table's rows and directions weigh. What is not asked for is chosen if ``usual``, and is nothing
-    otherwise; what was chosen and cannot be had is left out, and the record says so."""
+    otherwise; what was chosen and cannot be had is left out, and the record says so. A model that is ``too_large`` for
+    memory, for the reason given, is not run."""
     asked = importance is not None or sensitive or text is not None
     if not (asked or usual):
         return Weighing(None, None, {"importance": "uniform", "sensitivity": None})
@@ -54,7 +58,15 @@ def weighed(
             facts = {"importance": "uniform", "reason": missing, "sensitivity": None, "sensitivity_missing": missing}
             return Weighing(None, None, {"asked": importance, **facts})
         sensitive = False
-    return weigh(
+    skipped = {"sensitivity_missing": too_large} if too_large and sensitive is None else {}
+    if too_large:
+        if sensitive or {source.name for source in sources(parse(importance))} & {"sensitivity", "fisher"}:
+            raise InputError(
+                f"need to run the model for its sensitivity, got too little memory ({too_large}): pass "
+                "--no-sensitivity and another --importance"
+            )
+        sensitive = False
+    found = weigh(
         bundle.model,
         tokenizer,
         importance=importance,
@@ -65,6 +77,7 @@ def weighed(
         seed=seed,
         progress=progress,
     )
+    return replace(found, record=found.record | skipped)
 
 
 def _tokenizer_for(bundle: Bundle) -> tuple[Any, str | None]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ellp.bundle.model import DTYPES, Wanted
+from ellp.bundle.room import check_room
 from ellp.bundle.weights import has_safetensors
 from ellp.errors import EllpError, InputError, first_line
 
@@ -18,6 +19,7 @@ def load(kind: Any, folder: Path, config: Any, wanted: Wanted, given: frozenset[
     """The model, with every tensor from its files, but for those ``given`` later."""
     import transformers
 
+    check_room(folder, config, wanted, merged=bool(given))
     try:
         model, told = kind.from_pretrained(
             folder,

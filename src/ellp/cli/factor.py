@@ -1,9 +1,8 @@
-"""``ellp factor``: one matrix of a file."""
+"""``ellp factor``: one table of a file."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +13,8 @@ from ellp.options import Method, Refine
 
 
 def factor(
-    source: Annotated[str, typer.Argument(metavar="IN", help="IN.npy or IN.safetensors[:tensor]")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="where to write the factors (.safetensors)")],
+    source: Annotated[str, typer.Argument(metavar="IN", help="a table: FILE, FILE:NAME, FOLDER of parts, or a URL")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="OUT.safetensors, or a folder for .npy files")],
     rank: Annotated[int | None, typer.Option(help="inner dimension of the factors")] = None,
     keep: Annotated[float | None, typer.Option(help="share of the parameters to keep, in place of --rank")] = None,
     p: Annotated[float, typer.Option("--p", help="the norm: 1 is robust, 2 is the SVD; 0 to inf")] = 1.0,
@@ -24,32 +23,42 @@ def factor(
     metric: Annotated[Path | None, typer.Option(help="H.npy: d x d weights of error directions")] = None,
     refine: Annotated[Refine | None, typer.Option(help="lower the l_p error further")] = None,
     tol: Annotated[float, typer.Option(help="how far above ideal the proved distortion may be")] = 0.05,
+    passes: Annotated[int | None, typer.Option(help="at most so many passes to prove it, whatever is reached")] = None,
     seed: Annotated[int, typer.Option(help="seed of the row sample or the sketch")] = 0,
+    memory: Annotated[str | None, typer.Option(help="how much to use, as in 1GB; a quarter of the machine's")] = None,
+    compare: Annotated[bool, typer.Option("--compare/--no-compare", help="measure the SVD's error too")] = True,
     force: Annotated[bool, typer.Option("--force", help="replace an existing output")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Factor one matrix and write left, right, sigma and axes with a certificate."""
+    """Factor one table, however large, and write left, right, sigma and axes with a certificate."""
     from ellp import store
-    from ellp.factoring import factorize
-    from ellp.show import Passes, factor_record, factor_summary
+    from ellp.ellipsoid.lewis import MAX_STEPS
+    from ellp.factoring import check_options
+    from ellp.scale.factor import Job, Place, factorize_file
+    from ellp.scale.sources import open_source
+    from ellp.show import factor_summary
+    from ellp.show_passes import PassProgress
 
-    store.check_output(output, force, (source, importance, metric))
-    matrix, weights, directions = (
-        None if part is None else store.read_matrix(str(part)) for part in (source, importance, metric)
+    inner = choose_rank(open_source(source).shape, rank, keep)
+    check_options(inner, p, method, refine, seed)
+    if passes is not None and passes < 0:
+        raise InputError(f"need passes of 0 or more, got {passes}: leave --passes out to go on until tol is proved")
+    job = Job(
+        rank=inner,
+        p=p,
+        importance=importance,
+        metric=None if metric is None else store.read_matrix(str(metric)),
+        method=method,
+        tol=tol,
+        refine=refine,
+        seed=seed,
+        max_steps=MAX_STEPS if passes is None else passes,
+        strict=passes is None,
+        compare=compare,
     )
-    if matrix is None or matrix.ndim != 2:
-        shape = None if matrix is None else tuple(matrix.shape)
-        raise InputError(f"need a matrix in {source}, got shape {shape}: save a table with rows and columns")
-    inner = choose_rank(matrix.shape, rank, keep)
-    with Passes(quiet=as_json) as passes:
-        problem = partial(factorize, matrix, inner, p, weights, directions)
-        found = problem(method, tol, refine, seed, progress=passes)
-        passes.say("the SVD, for comparison")
-        baseline = found if method == "svd" else problem("svd")
-        passes.say("writing")
-        record = factor_record(source, str(output), matrix.shape, matrix.dtype.itemsize, found, baseline, method)
-        parts = {name: store.to_tensor(getattr(found, name)) for name in ("left", "right", "sigma", "axes")}
-        record["bytes_written"] = store.write_tensors(output, parts, record)
+    with PassProgress(quiet=as_json) as progress:
+        place = Place(output, memory, force, inputs=() if metric is None else (str(metric),))
+        record = factorize_file(source, job, place, progress).record
     typer.echo(json.dumps(record) if as_json else factor_summary(record))
 
 

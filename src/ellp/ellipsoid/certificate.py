@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from ellp.memory import tidy
-from ellp.rows import Rows
+from ellp.rows import Rows, Sums, Table
 
 CPU_WHITEN_TILE = 96
 CPU_GRAM_TILE = 192
@@ -127,50 +127,68 @@ def exponential(value: float) -> float:
     return math.exp(value) if value < math.log(sys.float_info.max) else math.inf
 
 
-def sweep(rows: Rows, inverse: Tensor, p: float) -> Sweep:
+def sweep(table: Table, inverse: Tensor, p: float) -> Sweep:
     """The whitened, reweighted Gram matrix G; ``inverse`` is R^-1 (float64, upper triangular)."""
+    return sweeps(table, inverse, (p,))[0]
+
+
+def sweeps(table: Table, inverse: Tensor, powers: tuple[float, ...]) -> list[Sweep]:
+    """The same for several p in one pass."""
     tidy(inverse.numel() * inverse.itemsize)
-    whiten = rows.map_back(inverse).to(rows.work)
+    *uppers, logs = table.total(whitened, table.map_back(inverse).to(table.work), powers)
+    grams = [symmetric(upper) for upper in uppers]
+    means = [float(logs / gram.trace()) if p == 0 else 0.0 for gram, p in zip(grams, powers, strict=True)]
+    return [Sweep(gram, p, table.work, mean) for gram, p, mean in zip(grams, powers, means, strict=True)]
+
+
+def whitened(rows: Rows, whiten: Tensor, powers: tuple[float, ...]) -> Sums:
+    """The kernel of a sweep: the upper part of G for each power, and the sum of ``c_i log q_i``."""
     triangular = rows.plain and not rows.matrix.is_cuda
-    buffer = torch.empty(min(rows.block, rows.count), rows.width, dtype=rows.work, device=rows.device)
-    total = GramSum(rows)
-    weight = rows.weight.to(rows.work)
+    buffers = torch.empty(
+        min(2, len(powers)), min(rows.block, rows.count), rows.width, dtype=rows.work, device=rows.device
+    )
+    totals = [GramSum(rows) for _ in powers]
+    weight = rows.weight.to(rows.work).sqrt()
     logs = torch.zeros((), dtype=torch.float64, device=rows.device)
     for span, block in rows.blocks():
-        white = buffer[: block.shape[0]]
-        _times_upper(block, whiten, white) if triangular else torch.mm(block, whiten, out=white)
-        length = torch.linalg.vector_norm(white, dim=1)
+        y, scaled = buffers[0, : block.shape[0]], buffers[-1, : block.shape[0]]
+        _times_upper(block, whiten, y) if triangular else torch.mm(block, whiten, out=y)
+        length = torch.linalg.vector_norm(y, dim=1)
         absent = length == 0
-        white *= (weight[span].sqrt() * length.pow(p / 2 - 1)).masked_fill_(absent, 0.0)[:, None]
-        total.add(white)
-        if p == 0:
-            logs += (rows.weight[span] * 2 * length.double().log().masked_fill_(absent, 0.0)).sum()
-    gram = total.matrix()
-    mean_log = float(logs / gram.trace()) if p == 0 else 0.0
-    return Sweep(gram, p, rows.work, mean_log)
+        for p, total in zip(powers, totals, strict=True):
+            share = (weight[span] * length.pow(p / 2 - 1)).masked_fill_(absent, 0.0)
+            total.add(torch.mul(y, share[:, None], out=y if total is totals[-1] else scaled))
+            if p == 0:
+                logs += (rows.weight[span] * 2 * length.double().log().masked_fill_(absent, 0.0)).sum()
+    return *(total.upper for total in totals), logs
 
 
 class GramSum:
-    """The sum of ``block.T @ block`` over blocks, in float64; on a CPU only upper tiles are computed until the end."""
+    """The sum of ``block.T @ block`` over blocks, in float64; on a CPU only upper tiles are right until the end."""
 
     def __init__(self, rows: Rows, width: int | None = None) -> None:
         width = rows.width if width is None else width
-        self.total = torch.zeros(width, width, dtype=torch.float64, device=rows.device)
+        self.upper = torch.zeros(width, width, dtype=torch.float64, device=rows.device)
         self.tile = width if rows.matrix.is_cuda else CPU_GRAM_TILE
 
     def add(self, block: Tensor) -> None:
-        for first in range(0, self.total.shape[0], self.tile):
+        for first in range(0, self.upper.shape[0], self.tile):
             part = block[:, first : first + self.tile].T @ block[:, first:]
-            self.total[first : first + self.tile, first:] += part
+            self.upper[first : first + self.tile, first:] += part
 
     def matrix(self) -> Tensor:
         """The whole sum, in the memory that gathered it; nothing can be added any more."""
-        for first in range(0, self.total.shape[0], CPU_GRAM_TILE):
-            last = first + CPU_GRAM_TILE
-            corner = self.total[first:last, first:last]
-            corner.copy_(corner.triu() + corner.triu(1).T)
-            self.total[last:, first:last] = self.total[first:last, last:].T
-        return self.total
+        return symmetric(self.upper)
+
+
+def symmetric(upper: Tensor) -> Tensor:
+    """A symmetric matrix by its upper part, in the same memory."""
+    for first in range(0, upper.shape[0], CPU_GRAM_TILE):
+        last = first + CPU_GRAM_TILE
+        corner = upper[first:last, first:last]
+        corner.copy_(corner.triu() + corner.triu(1).T)
+        upper[last:, first:last] = upper[first:last, last:].T
+    return upper
 
 
 def _times_upper(block: Tensor, upper: Tensor, out: Tensor) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ellp.ellipsoid.certificate import Ellipsoid, GramSum
 from ellp.ellipsoid.lewis import MAX_STEPS, Certified, Frame, careful_frame, delivered, gram_frame
-from ellp.rows import Rows
+from ellp.rows import Rows, Sums
 
 
 def john(
@@ -49,14 +49,18 @@ def john(
             break
         share = share * reach
         frame = frame.moved(torch.linalg.cholesky(gram, upper=True), 1.0)
-    best = replace(best, frame=replace(best.frame, rows=replace(best.frame.rows, weight=rows.weight)), steps=step)
+    best = replace(best, frame=replace(best.frame, rows=replace(rows, basis=best.frame.rows.basis)), steps=step)
     return delivered(best, math.inf, tol, strict)
 
 
-def _pass(frame: Frame, share: Tensor) -> tuple[Tensor, Tensor]:
+def _pass(frame: Frame, share: Tensor) -> Sums:
     """``q`` of every row, and the whitened Gram matrix of the weights ``share * q``."""
-    rows, reach = frame.rows, torch.empty_like(share)
-    inverse = rows.map_back(frame.inverse).to(rows.work)
+    rows = frame.rows
+    return rows.total(_reached, rows.map_back(frame.inverse).to(rows.work), share)
+
+
+def _reached(rows: Rows, inverse: Tensor, share: Tensor) -> Sums:
+    reach = torch.empty_like(share)
     gram = GramSum(rows)
     for span, block in rows.blocks():
         white = (block @ inverse) * rows.weight[span].sqrt()[:, None].to(rows.work)

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ellp.ellipsoid.certificate import Ellipsoid, GramSum, Sweep, exponential, sweep
+from ellp.ellipsoid.certificate import Ellipsoid, GramSum, Sweep, exponential, sweep, symmetric
 from ellp.errors import NotConverged
 from ellp.memory import tidy
-from ellp.rows import Rows
+from ellp.rows import Rows, Sums, Table
 
 MAX_STEPS = 200
 SAMPLE_PER_AXIS = 8  # sampled rows per dimension: sampling noise is then about 1/sqrt(8) of each axis
@@ -37,18 +37,22 @@ Progress = Callable[[int, float], None]
 
 
 def lewis(
-    rows: Rows,
+    rows: Table,
     p: float,
     tol: float,
     *,
     max_steps: int = MAX_STEPS,
     strict: bool = True,
     start: Frame | None = None,
+    seen: Sweep | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Ellipsoid:
-    """The Lewis ellipsoid of ``rows``, proved to be within ``1 + tol`` of the ideal distortion."""
-    found = iterate(start or first_frame(rows, p, seed), p, tol, max_steps, progress)
+    """The Lewis ellipsoid of ``rows``, proved to be within ``1 + tol`` of the ideal distortion.
+
+    ``start`` is where to begin, and ``seen`` what a pass with that frame said, if one was made.
+    """
+    found = iterate(start or first_frame(rows, p, seed), p, tol, max_steps, progress, seen)
     return delivered(found, p, tol, strict)
 
 
@@ -70,12 +74,12 @@ def delivered(found: Certified, p: float, tol: float, strict: bool) -> Ellipsoid
 class Frame:
     """Rows, the factor R of the current ellipsoid in their coordinates, and its inverse (both float64)."""
 
-    rows: Rows
+    rows: Table
     factor: Tensor
     inverse: Tensor
 
     @staticmethod
-    def at(rows: Rows, factor: Tensor, room: Tensor | None = None) -> Frame:
+    def at(rows: Table, factor: Tensor, room: Tensor | None = None) -> Frame:
         """The frame of this factor; ``room`` is a matrix of its size that may be overwritten."""
         frame = Frame(rows, factor, _inverse(factor, room))
         exact = rows.work == torch.float64 or frame.condition <= FLOAT32_LIMIT
@@ -135,20 +139,28 @@ class Certified:
         return Ellipsoid(axes, sigma * rows.scale * unit, p, self.alpha, self.beta, self.steps)
 
 
-def iterate(frame: Frame, p: float, tol: float, max_steps: int, progress: Progress | None = None) -> Certified:
+def iterate(
+    frame: Frame,
+    p: float,
+    tol: float,
+    max_steps: int,
+    progress: Progress | None = None,
+    seen: Sweep | None = None,
+) -> Certified:
     """Step until the certificate is within ``tol`` of ideal; the best ellipsoid proved, and all passes made."""
     best = Certified(frame, math.inf, math.inf, 0)
     step = 0
     for step in range(1, max_steps + 1):
         if frame.rows.width == 0:
             return Certified(frame, 1.0, 1.0, step)
-        seen = sweep(frame.rows, frame.inverse, p)
+        seen = seen or sweep(frame.rows, frame.inverse, p)
         if not seen.sound:
             if frame.rows.work == torch.float64:
                 break  # degenerate (p near 0, too much mass on a subspace): the proof so far is what there is
-            frame = careful_frame(frame.rows, p)
+            frame, seen = careful_frame(frame.rows, p), None
             continue
         frame, now = _step(frame, seen, step)
+        seen = None
         best = now if now.distortion < best.distortion else best
         if progress is not None:
             progress(step, best.distortion)
@@ -178,11 +190,16 @@ def _next_frame(frame: Frame, seen: Sweep) -> Frame:
     return frame.moved(torch.linalg.cholesky(damped, upper=True), seen.size)
 
 
-def first_frame(rows: Rows, p: float, seed: int) -> Frame:
+def sample_size(columns: int) -> int:
+    """Rows a start is solved on."""
+    return SAMPLE_PER_AXIS * max(columns, 256)
+
+
+def first_frame(rows: Table, p: float, seed: int) -> Frame:
     """Where to start: the ellipsoid of a sample of rows where there are many, of all reweighted rows elsewhere."""
-    size = SAMPLE_PER_AXIS * max(rows.width, 256)
+    size = sample_size(rows.width)
     if rows.count > 2 * size:
-        frame = gram_frame(rows.sample(size, p, torch.Generator().manual_seed(seed)), p)
+        frame = gram_frame(rows.sample(size, p, seed), p)
         for _ in range(_sample_steps(p)):
             seen = sweep(frame.rows, frame.inverse, p) if frame is not None else None
             frame = _next_frame(frame, seen) if frame is not None and seen is not None and seen.positive else None
@@ -191,18 +208,24 @@ def first_frame(rows: Rows, p: float, seed: int) -> Frame:
     return gram_frame(rows, p) or careful_frame(rows, p)
 
 
+def frame_of(rows: Table, ellipsoid: Ellipsoid) -> Frame | None:
+    """The frame of an ellipsoid found before; None if it is flat and could hide an axis of these rows."""
+    sigma = torch.as_tensor(ellipsoid.sigma).to(rows.device, torch.float64)
+    axes = torch.as_tensor(ellipsoid.axes).to(rows.device, torch.float64)
+    if rows.basis is not None or axes.shape != (rows.width, rows.width) or _rank(rows, sigma) < rows.width:
+        return None
+    return Frame.at(rows, torch.linalg.qr((sigma / rows.scale)[:, None] * axes.T, mode="r").R)
+
+
 def _sample_steps(p: float) -> int:
     """Steps that halve the start's error at least, by the contraction rate; the sample's noise hides the rest."""
     rate = abs(1 - p / 2) if p < DAMPED_FROM else (p - 2) / (p + 2)
     return 1 if rate <= 0.5 else min(6, math.ceil(math.log(0.5) / math.log(rate))) if rate < 1 else 6
 
 
-def gram_frame(rows: Rows, p: float) -> Frame | None:
+def gram_frame(rows: Table, p: float) -> Frame | None:
     """The ellipsoid of rows weighted by ``c_i |a_i|^(p-2)``; None where a Gram matrix cannot resolve it."""
-    gram = GramSum(rows)
-    for _, block in _leveled(rows, p):
-        gram.add(block)
-    total = gram.matrix()
+    total = symmetric(rows.total(leveled_gram, p)[0])
     factor, failed = torch.linalg.cholesky_ex(total, upper=True)
     if int(failed) != 0:
         return None
@@ -210,15 +233,32 @@ def gram_frame(rows: Rows, p: float) -> Frame | None:
     return frame if frame.condition <= GRAM_LIMIT else None
 
 
-def careful_frame(rows: Rows, p: float) -> Frame:
+def leveled_gram(rows: Rows, p: float) -> Sums:
+    """The upper part of ``sum_i c_i |a_i|^(p-2) a_i a_i^T``."""
+    gram = GramSum(rows)
+    for _, block in _leveled(rows, p):
+        gram.add(block)
+    return (gram.upper,)
+
+
+def careful_frame(rows: Table, p: float) -> Frame:
     """The same ellipsoid by orthogonal factorizations in float64, restricted to the row space if that is smaller."""
+    return triangle_frame(rows, rows.total(leveled_triangle, p, merge=_stacked)[0])
+
+
+def leveled_triangle(rows: Rows, p: float) -> Sums:
+    """The upper triangular factor of the same sum."""
     triangle = torch.zeros(0, rows.width, dtype=torch.float64, device=rows.device)
     for _, block in _leveled(rows, p):
         triangle = torch.linalg.qr(torch.cat([triangle, block]), mode="r").R
-    return triangle_frame(rows, triangle)
+    return (triangle,)
 
 
-def triangle_frame(rows: Rows, triangle: Tensor) -> Frame:
+def _stacked(one: Sums, other: Sums) -> Sums:
+    return (torch.linalg.qr(torch.cat([one[0], other[0]]), mode="r").R,)
+
+
+def triangle_frame(rows: Table, triangle: Tensor) -> Frame:
     """The frame of ``R^T R``, on the axes of R that are more than rounding noise of the caller's numbers."""
     _, values, axes = torch.linalg.svd(triangle, full_matrices=False)
     if _rank(rows, values) == rows.width:
@@ -226,14 +266,14 @@ def triangle_frame(rows: Rows, triangle: Tensor) -> Frame:
     return axes_frame(rows, values, axes.T)
 
 
-def axes_frame(rows: Rows, values: Tensor, axes: Tensor) -> Frame:
+def axes_frame(rows: Table, values: Tensor, axes: Tensor) -> Frame:
     """The frame whose ellipsoid has these axes (columns, orthonormal) and values, noise axes left out."""
     rank = _rank(rows, values)
     return Frame.at(rows.precise().restricted(axes[:, :rank].contiguous()), torch.diag(values[:rank]))
 
 
-def _rank(rows: Rows, values: Tensor) -> int:
-    noise = torch.finfo(torch.float64 if rows.matrix.dtype == torch.float64 else torch.float32).eps
+def _rank(rows: Table, values: Tensor) -> int:
+    noise = torch.finfo(torch.float64 if rows.dtype == torch.float64 else torch.float32).eps
     return int((values > RANK_ULPS * noise * values[0]).sum())
 
 
@@ -242,7 +282,7 @@ def _leveled(rows: Rows, p: float) -> Iterator[tuple[slice, Tensor]]:
     for span, block in rows.precise().transformed():
         length = torch.linalg.vector_norm(block, dim=1)
         level = (rows.weight[span] * length.pow(min(p, 2.0) - 2)).sqrt().masked_fill_(length == 0, 0.0)[:, None]
-        owned = rows.matrix.dtype != block.dtype or rows.scale != 1.0 or not rows.plain
+        owned = rows.dtype != block.dtype or rows.scale != 1.0 or not rows.plain
         yield span, block.mul_(level) if owned else block * level
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from ellp.ellipsoid.certificate import Ellipsoid, sweep
 from ellp.ellipsoid.lewis import Certified, Frame, careful_frame
 from ellp.errors import InputError, NotConverged
-from ellp.rows import Rows
+from ellp.rows import Rows, Sums
 
 MAX_CUTS = 200_000
 WIDEST = 64
@@ -50,7 +50,7 @@ def loewner(
         )
     if frame.rows.width == 0:
         return Certified(frame, 1.0, 1.0, 0).ellipsoid(p)
-    white = torch.cat([block @ frame.inverse for _, block in frame.rows.transformed()])
+    (white,) = frame.rows.total(_white, frame.inverse)
     body = Body(white, rows.weight, p)
     outer, _ = sweep(frame.rows, frame.inverse, p).here()
     if not math.isfinite(outer):
@@ -74,6 +74,10 @@ def loewner(
         shape = cut(shape, body.subgradient(ends[:, farthest]))
         cuts += 1
     return _certified(frame, shape, gauges, p, cuts).ellipsoid(p)
+
+
+def _white(rows: Rows, inverse: Tensor) -> Sums:
+    return (torch.cat([block @ inverse for _, block in rows.transformed()]),)
 
 
 @dataclass(frozen=True)

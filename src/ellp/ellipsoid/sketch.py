@@ -12,29 +12,46 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from ellp.ellipsoid.lewis import Frame, careful_frame, triangle_frame
 from ellp.errors import InputError
-from ellp.rows import Rows
+from ellp.rows import Rows, Sums, Table
 
 BUCKETS_PER_AXIS = 8
 
 
-def sketched_frame(rows: Rows, p: float, seed: int) -> Frame:
+def sketched_frame(rows: Table, p: float, seed: int) -> Frame:
     """The ellipsoid of a sparse p-stable-type sketch of the rows, in one pass."""
+    check_power(p)
+    return frame_of_sketch(rows, p, rows.total(sketch, p, seed, buckets(rows))[0])
+
+
+def check_power(p: float) -> None:
+    """A sketch needs 0 < p <= 2."""
     if not 0 < p <= 2:
         raise InputError(f"need p above 0 and at most 2 for a sketch, got {p}: use method='lewis'")
-    generator = torch.Generator().manual_seed(seed)
-    size = min(rows.count, BUCKETS_PER_AXIS * max(rows.width, 16))
-    bucket = torch.randint(size, (rows.count,), generator=generator).to(rows.device)
-    sign = torch.randint(2, (rows.count,), generator=generator).double() * 2 - 1
-    stretch = torch.ones_like(sign)
-    if p < 2:
-        stretch.exponential_(generator=generator)
-    factor = sign.to(rows.device) * (rows.weight / stretch.to(rows.device)).pow(1 / p)
-    sketch = torch.zeros(size, rows.width, dtype=torch.float64, device=rows.device)
+
+
+def buckets(rows: Table) -> int:
+    """Rows of the sketch."""
+    return min(rows.count, BUCKETS_PER_AXIS * max(rows.width, 16))
+
+
+def sketch(rows: Rows, p: float, seed: int, size: int) -> Sums:
+    """The buckets (size x r), to each of which about every ``size``-th row is added."""
+    bucket = (rows.chances(seed, 1) * size).long()
+    sign = (rows.chances(seed, 2) < 0.5).double() * 2 - 1
+    stretch = -torch.log1p(-rows.chances(seed, 3).clamp(min=2**-54)) if p < 2 else torch.ones_like(sign)
+    factor = sign * (rows.weight / stretch).pow(1 / p)
+    total = torch.zeros(size, rows.width, dtype=torch.float64, device=rows.device)
     for span, block in rows.transformed():
-        sketch.index_add_(0, bucket[span], block.double() * factor[span, None])
+        total.index_add_(0, bucket[span], block.double() * factor[span, None])
+    return (total,)
+
+
+def frame_of_sketch(rows: Table, p: float, sketch: Tensor) -> Frame:
+    """The frame of the buckets' Gram matrix."""
     largest = float(sketch.abs().max())
     if not math.isfinite(largest):
         raise InputError(f"need a larger p for a sketch, got {p}: its random weights overflow; use method='lewis'")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from torch import Tensor
 from ellp.ellipsoid.certificate import Ellipsoid
 from ellp.errors import InputError
 from ellp.memory import tidy
-from ellp.rows import Rows
+from ellp.rows import Rows, Sums, Table
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,6 @@ class Bounds:
     lower: float
     upper: float
     floor: float
-
-
-Pair = tuple[Tensor, Tensor]
-"""left (n x k) and right (k x d), whose product approximates the matrix."""
 
 
 def power_sum(values: Tensor, p: float) -> Tensor:
@@ -78,30 +75,87 @@ def _floor(tail: Tensor, width: int, p: float) -> float:
     return float(power_sum(tail, p)) * math.exp(-abs(1 - p / 2) * math.log(spread)) if len(tail) else 0.0
 
 
-def project(rows: Rows, basis: Tensor, dtype: torch.dtype) -> Pair:
-    """The pair that projects every row, in the metric, onto the orthonormal columns of ``basis`` (d x k)."""
-    onto = basis if rows.metric is None else rows.metric @ basis
-    right = rows.unmeasured(basis.T).to(dtype)
+class Keeper(Protocol):
+    """Where a left factor goes, span by span."""
+
+    def keep(self, first: int, left: Tensor) -> None:
+        """Rows of the left factor, from the table's row ``first`` on."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A left factor kept in memory."""
+
+    left: Tensor
+
+    def keep(self, first: int, left: Tensor) -> None:
+        self.left[first : first + left.shape[0]] = left
+
+
+def project(rows: Rows, basis: Tensor, dtype: torch.dtype, p: float) -> tuple[Tensor, Tensor, float]:
+    """The pair that projects every row, in the metric, onto the columns of ``basis`` (d x k), and its error.
+
+    ``basis`` is orthonormal; the error is that of :func:`weighted_error`, measured as the pair is stored.
+    """
     tidy(rows.count * basis.shape[1] * dtype.itemsize)
-    left = torch.empty(rows.count, basis.shape[1], dtype=dtype, device=rows.device)
-    onto = onto.to(rows.work)
+    held = Held(torch.empty(rows.count, basis.shape[1], dtype=dtype, device=rows.device))
+    right = right_factor(rows, basis, dtype)
+    return held.left, right, projected_error(rows, basis, right, p, held)
+
+
+def right_factor(table: Table, basis: Tensor, dtype: torch.dtype) -> Tensor:
+    """The right factor (k x d) of a projection."""
+    return table.unmeasured(basis.T).to(dtype)
+
+
+def projected_error(table: Table, basis: Tensor, right: Tensor, p: float, keeper: Keeper) -> float:
+    """One pass that keeps the left factor and measures the pair's error."""
+    onto = basis if table.metric is None else table.metric @ basis
+    cost, overflows = table.total(projected, onto.to(table.work), right, p, keeper)
+    if bool(overflows):
+        raise InputError(f"need factors that fit {right.dtype}, got an overflow: pass the matrix in a wider dtype")
+    return in_units(table, float(cost), p)
+
+
+def projected(rows: Rows, onto: Tensor, right: Tensor, p: float, keeper: Keeper) -> Sums:
+    """The kernel of that pass: cost, and in how many blocks the left factor overflows."""
+    cost = Cost(rows, right, p)
+    overflows = torch.zeros((), dtype=torch.float64, device=rows.device)
     for span, block in rows.blocks():
-        torch.mul(block @ onto, rows.scale, out=left[span])
-    if not bool(torch.isfinite(left.sum())):
-        raise InputError(f"need factors that fit {dtype}, got an overflow: pass the matrix in a wider dtype")
-    return left, right
+        left = torch.mul(block @ onto, rows.scale).to(right.dtype)
+        overflows += ~torch.isfinite(torch.stack(torch.aminmax(left))).all()
+        keeper.keep(rows.first + span.start, left)
+        cost.add(span, block, left)
+    return cost.total, overflows
 
 
 def weighted_error(rows: Rows, left: Tensor, right: Tensor, p: float) -> float:
     """``sum_i c_i sum_j |((A - left right) S)_ij|^p``, measured on the factors as they are stored."""
-    total = torch.zeros((), dtype=torch.float64, device=rows.device)
-    right = right.to(rows.work)
-    metric = None if rows.metric is None else rows.metric.to(rows.work)
-    buffer = torch.empty(min(rows.block, rows.count), right.shape[1], dtype=rows.work, device=rows.device)
+    cost = Cost(rows, right, p)
     for span, block in rows.blocks():
-        part = left[span].to(rows.work)
-        part = part if rows.scale == 1.0 else part / rows.scale
-        residual = torch.addmm(block, part, right, alpha=-1, out=buffer[: block.shape[0]])
-        cost = power_sum(residual if metric is None else residual @ metric, p).double() * rows.weight[span]
-        total = torch.maximum(total, cost.max()) if math.isinf(p) else total + cost.sum()
-    return float(total) * rows.unit * (rows.scale if math.isinf(p) else rows.scale**p)
+        cost.add(span, block, left[span])
+    return in_units(rows, float(cost.total), p)
+
+
+def in_units(table: Table, cost: float, p: float) -> float:
+    """A cost of rescaled rows and weights, as the caller counts."""
+    return cost * table.unit * (table.scale if math.isinf(p) else table.scale**p)
+
+
+class Cost:
+    """The sum of ``c_i |error of row i|^p`` over blocks (at p = inf the largest)."""
+
+    def __init__(self, rows: Rows, right: Tensor, p: float) -> None:
+        self.rows, self.p, self.right = rows, p, right.to(rows.work)
+        self.metric = None if rows.metric is None else rows.metric.to(rows.work)
+        size = min(rows.block, rows.count)
+        self.buffer = torch.empty(size, right.shape[1], dtype=rows.work, device=rows.device)
+        self.total = torch.zeros((), dtype=torch.float64, device=rows.device)
+
+    def add(self, span: slice, block: Tensor, left: Tensor) -> None:
+        part = left.to(self.rows.work)
+        part = part if self.rows.scale == 1.0 else part / self.rows.scale
+        residual = torch.addmm(block, part, self.right, alpha=-1, out=self.buffer[: block.shape[0]])
+        residual = residual if self.metric is None else residual @ self.metric
+        cost = power_sum(residual, self.p).double() * self.rows.weight[span]
+        self.total = torch.maximum(self.total, cost.max()) if math.isinf(self.p) else self.total + cost.sum()

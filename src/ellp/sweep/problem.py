@@ -87,7 +87,7 @@ class Problem:
         """Two factors of the matrix, in numbers that float16 holds, and the weighted l_p error they leave."""
         assert self.p is not None
         basis = self.ellipsoid.axes[:, :rank].double()
-        left, right = (_stored(part) for part in project(self.rows, basis, torch.float32))
+        left, right = (_stored(part) for part in project(self.rows, basis, torch.float32, self.p)[:2])
         error = weighted_error(self.rows, left, right, self.p)
         if not self.wide:
             return left, right, error

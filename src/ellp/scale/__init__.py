@@ -1,0 +1,1 @@
+"""The same passes over tables larger than memory, and over many machines."""

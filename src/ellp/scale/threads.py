@@ -1,0 +1,73 @@
+"""Parts visited by the threads of one process: some compute while others read ahead.
+
+Every thread has a buffer of its own that it reads into again and again, and one BLAS thread: two threads with one each
+are faster than one thread with two, and a result never depends on how many there are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ellp.rows import Merge, Sums
+from ellp.scale.ondisk import Task
+from ellp.scale.parts import Part
+
+
+class Workers(Protocol):
+    """Whoever visits the parts."""
+
+    def visit(self, task: Task, parts: Sequence[Part], merge: Merge) -> Iterator[tuple[Sums, int, int]]:
+        """Sums in the order of the parts, each with how many parts it covers and its level in the tree of sums."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """``computing`` threads at work, and ``reading`` more that have their next part ready."""
+
+    computing: int
+    reading: int
+
+    def visit(self, task: Task, parts: Sequence[Part], merge: Merge) -> Iterator[tuple[Sums, int, int]]:
+        slots, own = threading.Semaphore(self.computing), threading.local()
+        source = task.stored.source
+        size = max((part.last - part.first for part in parts), default=0)
+
+        def visit(part: Part) -> Sums:
+            if not hasattr(own, "room"):
+                own.room = torch.empty(size, source.shape[1], dtype=source.dtype)
+            rows = task.read(part, own.room)
+            with slots:
+                return task.sums(rows)
+
+        pending: deque[Future[Sums]] = deque()
+        ahead = iter(parts)
+        threads = self.computing + self.reading
+        pool = ThreadPoolExecutor(threads, "ellp", initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            for part, _ in zip(ahead, range(threads), strict=False):
+                pending.append(pool.submit(visit, part))
+            while pending:
+                sums = pending.popleft().result()
+                pending.extend(pool.submit(visit, part) for part, _ in zip(ahead, range(1), strict=False))
+                yield sums, 1, 0
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Matrices that every step shares are worked on by one thread too: their last bits depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
