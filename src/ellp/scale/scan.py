@@ -92,13 +92,17 @@ class Scan:
 
     def sample(self, size: int, view: dict[str, Any]) -> Rows:
         """About ``size`` of the candidates, as :meth:`ellp.rows.Rows.sample` draws them from all rows."""
+        matrix, weight, chance = self.drawn(size)
+        return Rows(matrix=matrix, weight=weight / chance, **view)
+
+    def drawn(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows of the sample, their weights in the table, and the chances with which they were drawn."""
         matrix, _, drawn, weight, cost = self.sums[FACTS : FACTS + SAMPLE]
         total = math.log(float(self.sums[1])) + math.log(float(self.sums[2]))
         share = (weight - total).exp() + torch.nan_to_num((cost - self.sums[3]).exp())
         chance = inclusion(share, size, total=2.0).minimum(_reach(drawn, weight, cost, size))
         index = (drawn < chance).nonzero().squeeze(1)
-        weights = (weight - math.log(self.unit)).exp()[index] / chance[index]
-        return Rows(matrix=matrix[index], weight=weights, **view)
+        return matrix[index], (weight - math.log(self.unit)).exp()[index], chance[index]
 
 
 def _least(drawn: Tensor, weight: Tensor, cost: Tensor, size: int) -> Tensor:
