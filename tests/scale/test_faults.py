@@ -1,4 +1,4 @@
-"""What goes wrong with long runs, for real: killed processes, damaged and changing files, full disks, two runs at once."""
+"""What goes wrong with long runs, for real: killed processes, files that change, full disks, two runs at once."""
 
 import os
 import random
