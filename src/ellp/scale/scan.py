@@ -24,13 +24,18 @@ FACTS = 4  # scalars before the sample: largest entry, largest weight, sum of we
 SAMPLE = 5  # tensors of the sample: rows, their numbers, u, log weight, log cost
 
 
+def candidates(size: int) -> int:
+    """Rows to keep by each key, so that a sample of ``size`` is among them, whose true number scatters by its root."""
+    return size + 5 * math.isqrt(size)
+
+
 def scanned(rows: Rows, size: int, p: float, seed: int, buckets: int) -> Sums:
-    """The kernel: facts, ``size`` candidates by importance and as many by cost, and a sketch if it has ``buckets``."""
+    """The kernel: facts, ``size`` rows by importance and as many by cost, and a sketch if it has ``buckets``."""
     largest = largest_entry(rows.matrix, rows.first)
     _check_weights(rows)
     scaled = replace(rows, scale=power_of_two(largest))
     weight = rows.weight.log()
-    cost = weight + min(p, 2.0) * (scaled.lengths().log() + math.log(scaled.scale))
+    cost = weight + min(p, 2.0) * (scaled.lengths().log() + math.log(scaled.scale)) if p else weight
     top = rows.weight.max()
     facts = (
         torch.tensor(largest, dtype=torch.float64),
@@ -100,7 +105,7 @@ class Scan:
         matrix, _, drawn, weight, cost = self.sums[FACTS : FACTS + SAMPLE]
         total = math.log(float(self.sums[1])) + math.log(float(self.sums[2]))
         share = (weight - total).exp() + torch.nan_to_num((cost - self.sums[3]).exp())
-        chance = inclusion(share, size, total=2.0).minimum(_reach(drawn, weight, cost, size))
+        chance = inclusion(share, size, total=2.0).minimum(_reach(drawn, weight, cost, candidates(size)))
         index = (drawn < chance).nonzero().squeeze(1)
         return matrix[index], (weight - math.log(self.unit)).exp()[index], chance[index]
 
