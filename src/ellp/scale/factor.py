@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +87,8 @@ def factorize_file(
     watch = _Told(watch or Nobody(), progress)
     output = None
     if place.output is not None:
-        inputs = [str(part) for part in (table, job.importance) if isinstance(part, (str, Path))]
-        check_target(place.output, source.dtype, place.force, [*inputs, *place.inputs])
+        check_target(place.output, source.dtype, place.force)
+        _check_inputs(place.output, source, job, place)
         output = Output(place.output, source.shape, min(job.rank, *source.shape), source.dtype)
     with in_range(job.p), run_folder(output.target) if output else nullcontext() as folder:
         if output is not None and folder is not None:
@@ -97,6 +99,23 @@ def factorize_file(
         else:
             solved = _load(source, job, output, folder, parse_memory(place.memory), watch, reason)
         return _deliver(str(table), source, job, place, output, solved)
+
+
+def _check_inputs(target: Path, source: Source, job: Job, place: Place) -> None:
+    """The output is none of the files that are read."""
+    real = os.path.realpath(target)
+    read = [str(job.importance)] if isinstance(job.importance, (str, Path)) else []
+    if real in {*_texts(source.stamp()), *map(os.path.realpath, [*read, *place.inputs])}:
+        raise InputError(f"need an output beside the input, got the input {target} itself: choose another name")
+
+
+def _texts(facts: Any) -> Iterator[str]:
+    """All texts in a stamp; paths are among them."""
+    if isinstance(facts, (dict, list, tuple)):
+        for part in facts.values() if isinstance(facts, dict) else facts:
+            yield from _texts(part)
+    elif isinstance(facts, str):
+        yield facts
 
 
 def whole(source: Source, job: Job) -> str | None:
@@ -156,13 +175,14 @@ def _deliver(table: str, source: Source, job: Job, place: Place, output: Output 
     record = factor_record(
         table, target, source.shape, size, len(solved.right), solved.certificate, solved.svd_error, job.method
     )
-    record |= {"reads": solved.reads, "rows_per_second": solved.rows_per_second}
+    record["reads"] = solved.reads
     left = solved.left
     if output is not None and isinstance(left, InFile):
         small = {name: getattr(solved, name).contiguous() for name in ("right", "sigma", "axes")}
         output.publish(left, small, record, place.force)
         left = output.left()
     factors = Factors(left, solved.right, solved.sigma, solved.axes, len(solved.right), solved.certificate)
+    record["rows_per_second"] = solved.rows_per_second  # not in the file, which is the same whatever the weather
     return Found(factors, record)
 
 

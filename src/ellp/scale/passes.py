@@ -64,6 +64,8 @@ class Passes:
         tree = self.journal.recall_tree(key)
         self.watch.begin(self.names[-1], self.parts[-1].last, self.parts[tree.done - 1].last if tree.done else 0)
         self._visit(task, merge, tree, key)
+        if tree.done != len(self.parts):
+            raise RuntimeError(f"{tree.done} of {len(self.parts)} parts came back")
         self._check_unchanged(task.stored)
         found = tree.total(merge)
         self.journal.keep(key, found)

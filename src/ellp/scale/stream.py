@@ -34,7 +34,7 @@ from ellp.scale.ondisk import OnDisk, Stored, Task
 from ellp.scale.output import InFile, Output
 from ellp.scale.parts import parts_of
 from ellp.scale.passes import Passes
-from ellp.scale.scan import Pruned, Scan, scanned
+from ellp.scale.scan import Pruned, Scan, candidates, scanned
 from ellp.scale.sources import Source
 from ellp.scale.sources.vector import open_importance
 from ellp.scale.threads import one_thread
@@ -80,7 +80,8 @@ def _scan(stored: Stored, passes: Passes, job: Job, size: int) -> tuple[OnDisk, 
         buckets = min(n, BUCKETS_PER_AXIS * max(d, 16))
     metric = None if job.metric is None else metric_factor(job.metric, d)
     view: dict[str, Any] = {"metric": metric, "work": torch.float64 if dtype == torch.float64 else torch.float32}
-    sums = passes.run(Task(stored, view, scanned, (size, job.p, job.seed, buckets)), Pruned(size), "scan")
+    kept = candidates(size)
+    sums = passes.run(Task(stored, view, scanned, (kept, job.p, job.seed, buckets)), Pruned(kept), "scan")
     found = Scan.of(sums, n, stored.importance is not None)
     view |= {"scale": power_of_two(found.largest), "unit": found.unit}
     start = found.sample(size, view) if size else None

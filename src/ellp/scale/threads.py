@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -52,11 +53,10 @@ class Threads:
         threads = self.computing + self.reading
         pool = ThreadPoolExecutor(threads, "ellp", initializer=torch.set_num_threads, initargs=(1,))
         try:
-            for part, _ in zip(ahead, range(threads), strict=False):
-                pending.append(pool.submit(visit, part))
+            pending.extend(pool.submit(visit, part) for part in islice(ahead, threads))
             while pending:
                 sums = pending.popleft().result()
-                pending.extend(pool.submit(visit, part) for part, _ in zip(ahead, range(1), strict=False))
+                pending.extend(pool.submit(visit, part) for part in islice(ahead, 1))
                 yield sums, 1, 0
         finally:
             pool.shutdown(cancel_futures=True)
