@@ -28,7 +28,7 @@ Progress = Callable[[str, float], None]
 
 SAMPLE = 8192  # rows a candidate is judged on
 SHARES = (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)  # of all axes kept, tried from above until the error rises
-LONGEST = 4  # a row gets at most so many times the mean number of bytes
+LONGEST = 6  # a row gets at most so many times the mean number of bytes
 FLOAT = 4  # bytes counted for each of the few real numbers, whatever the model's dtype
 SLACK = 0.5  # rows go on coding until a byte is worth so much of the estimated price
 
@@ -168,6 +168,8 @@ class _Search:
         stages, errors = self._curves(coder, axes, most)
         if not stages.count:
             return
+        larger, beyond = self._rounding(axes, bits)
+        errors = larger * errors + beyond[:, None]
         room = self.size - fixed_bytes(self.basis.shape, axes, bits, stages.count, WIDTHS[coder], len(stages.books))
         if room <= 0:
             return
@@ -177,7 +179,7 @@ class _Search:
         mu = price(errors, own, levels, room, counts)
         taken = levels[choose(errors, own, levels, mu)].long()
         kept = errors.gather(1, taken[:, None])[:, 0]
-        error = float((self.weight * kept).double().sum()) + count * axis_error(self.basis, axes, bits)
+        error = float((self.weight * kept).double().sum())
         told = int(room) if float(taken.max()) > 0 else 0
         yield (
             Candidate(coder, error / self.all, self.size - room + told, axes, bits),
@@ -189,10 +191,17 @@ class _Search:
         key = (coder, axes, most)
         if getattr(self, "_key", None) != key:
             stages = find_stages(self.basis, axes, most, coder, SAMPLE, self.seed)
-            inside, beyond = self.coordinates[:, :axes], self.coordinates[:, axes:]
-            _, errors = encode(inside, stages)
-            self._key, self._kept = key, (stages, errors + beyond.square().sum(dim=1, keepdim=True))
+            _, errors = encode(self.coordinates[:, :axes], stages)
+            self._key, self._kept = key, (stages, errors)
         return self._kept
+
+    def _rounding(self, axes: int, bits: int) -> tuple[float, Tensor]:
+        """What rounding the axes does to the error: how many times larger it becomes, as the axes are no longer quite
+        orthonormal, and what of each sampled row lies beyond them."""
+        rounded = self.basis.onto(rounded_axes(self.basis, axes, bits))
+        place = rounded.back @ self.basis.into
+        inside = self.basis.matrix[self.rows].float().sub_(self.basis.mean) @ rounded.into
+        return float(place.square().sum()) / axes, (self.coordinates - inside @ place).square().sum(dim=1)
 
     def rounded(self) -> Iterator[Candidate]:
         """The finest plain rounding that fits."""
@@ -214,12 +223,10 @@ def fixed_bytes(shape: tuple[int, int], axes: int, bits: int, stages: int, width
     return row_map + per_stage + books * 256 * width + axes_bytes(axes, columns, bits) + FLOAT * columns
 
 
-def axis_error(found: Basis, axes: int, bits: int) -> float:
-    """Mean weighted squared error of a row that comes from rounding the axes."""
-    back = found.back[:axes]
-    packed, scale = store_axes(back, bits)
-    lost = (read_axes(packed, bits, back.shape[1]) * scale[:, None] - back) @ found.into
-    return float((found.variance[:axes] * lost.double().square().sum(dim=1)).sum())
+def rounded_axes(found: Basis, axes: int, bits: int) -> Tensor:
+    """The leading axes as they are read back."""
+    packed, scale = store_axes(found.back[:axes], bits)
+    return read_axes(packed, bits, found.shape[1]) * scale[:, None]
 
 
 def _round(found: Basis, chosen: Candidate) -> Any:
@@ -241,15 +248,15 @@ def measured(found: Basis, kind: str, tensors: dict[str, Tensor], bits: int) -> 
 
 
 def _stage(found: Basis, chosen: Candidate, draft: _Draft, size: int, seed: int, told: Callable[[float], None]) -> Any:
+    found = found.onto(rounded_axes(found, draft.axes, draft.axis_bits))
     stages = find_stages(found, draft.axes, draft.most, draft.coder, seed=seed)
     count, device = found.shape[0], found.matrix.device
     codes = torch.zeros(count, stages.count, dtype=torch.uint8, device=device)
     errors = torch.zeros(count, stages.count + 1, dtype=torch.float16, device=device)
     sizes = torch.zeros(count, device=device)
     for span, block in found.blocks():
-        inside = block[:, : draft.axes]
         worth = SLACK * draft.mu / found.weight[span].clamp(min=1e-30)
-        codes[span], lost = encode(inside, stages, worth)
+        codes[span], lost = encode(block, stages, worth)
         sizes[span] = lost[:, 0]
         errors[span] = (lost / lost[:, :1].clamp(min=1e-30)).half()
         told(span.stop / count)

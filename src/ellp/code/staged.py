@@ -25,7 +25,7 @@ from ellp.code.basis import Basis
 from ellp.code.prefixes import levels_up_to
 
 ENTRIES = 256
-OWN = 2  # trained codebooks: one for the first stage, whose axes are of unequal size, and one for all others
+OWN = 4  # trained codebooks: one for each of the first stages, whose axes are of unequal size, the last for all others
 QUARTILES = (-1.510, -0.4528, 0.4528, 1.510)  # the four levels that round a normal number best (Max 1960)
 TRAINING = 16384  # rows the stages are found on
 LLOYD = 10
