@@ -19,7 +19,7 @@ from ellp.code.basis import BLOCK, Basis, basis
 from ellp.code.prefixes import levels_up_to, map_bytes, map_rows
 from ellp.code.reading import read_rows
 from ellp.code.rounding import round_matrix, round_to_bits, rounded_bytes
-from ellp.code.staged import WIDTHS, Coder, Stages, choose, encode, find_stages, price
+from ellp.code.staged import OWN, WIDTHS, Coder, Stages, choose, encode, find_stages, price
 from ellp.errors import InputError
 from ellp.options import How
 
@@ -30,6 +30,7 @@ SAMPLE = 8192  # rows a candidate is judged on
 SHARES = (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)  # of all axes kept, tried from above until the error rises
 LONGEST = 6  # a row gets at most so many times the mean number of bytes
 FLOAT = 4  # bytes counted for each of the few real numbers, whatever the model's dtype
+PER_BOOK = 2**16  # bytes of the budget for each trained codebook, which takes 2048 of them
 SLACK = 0.5  # rows go on coding until a byte is worth so much of the estimated price
 
 
@@ -190,7 +191,7 @@ class _Search:
         """Stages and every sampled row's error after each; kept while only the axes' bits change."""
         key = (coder, axes, most)
         if getattr(self, "_key", None) != key:
-            stages = find_stages(self.basis, axes, most, coder, SAMPLE, self.seed)
+            stages = find_stages(self.basis, axes, most, coder, SAMPLE, self.seed, _books(self.size))
             _, errors = encode(self.coordinates[:, :axes], stages)
             self._key, self._kept = key, (stages, errors)
         return self._kept
@@ -213,6 +214,11 @@ class _Search:
                 error = float((self.weight * lost).double().sum())
                 yield Candidate("rounding", error / self.all, used, bits=bits)
                 return
+
+
+def _books(size: int) -> int:
+    """How many codebooks are trained: few in a small code, where they would take the rows' room."""
+    return max(1, min(OWN, size // PER_BOOK))
 
 
 def fixed_bytes(shape: tuple[int, int], axes: int, bits: int, stages: int, width: int, books: int) -> int:
@@ -249,7 +255,7 @@ def measured(found: Basis, kind: str, tensors: dict[str, Tensor], bits: int) -> 
 
 def _stage(found: Basis, chosen: Candidate, draft: _Draft, size: int, seed: int, told: Callable[[float], None]) -> Any:
     found = found.onto(rounded_axes(found, draft.axes, draft.axis_bits))
-    stages = find_stages(found, draft.axes, draft.most, draft.coder, seed=seed)
+    stages = find_stages(found, draft.axes, draft.most, draft.coder, seed=seed, own=_books(size))
     count, device = found.shape[0], found.matrix.device
     codes = torch.zeros(count, stages.count, dtype=torch.uint8, device=device)
     errors = torch.zeros(count, stages.count + 1, dtype=torch.float16, device=device)
