@@ -27,7 +27,7 @@ from ellp.code.prefixes import levels_up_to
 ENTRIES = 256
 OWN = 4  # trained codebooks at most: one for each of the first stages, whose axes are unequal, the last for all others
 QUARTILES = (-1.510, -0.4528, 0.4528, 1.510)  # the four levels that round a normal number best (Max 1960)
-TRAINING = 16384  # rows the stages are found on
+TRAINING = 8192  # rows the stages are found on
 LLOYD = 10
 FAINTEST = 1e-30  # what a row of no importance weighs
 PATIENCE = 32  # bytes a row may go on without a gain before it is given up
