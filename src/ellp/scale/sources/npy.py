@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ def open_npy(path: Path) -> Flat:
     shape, offset, stored, columns = _header(path)
     if len(shape) != 2:
         raise InputError(f"need a matrix in {path.name}, got shape {shape}: save a table with rows and columns")
-    return Flat(str(path), offset, (shape[0], shape[1]), stored.str, _read_as(path, stored), path.name, columns)
+    return Flat(
+        os.path.abspath(path), offset, (shape[0], shape[1]), stored.str, _read_as(path, stored), path.name, columns
+    )
 
 
 def open_vector(path: Path) -> Flat:
@@ -26,7 +29,7 @@ def open_vector(path: Path) -> Flat:
     shape, offset, stored, _ = _header(path)
     if sum(size != 1 for size in shape) > 1:
         raise InputError(f"need one number per row in {path.name}, got shape {shape}: save a vector")
-    return Flat(str(path), offset, (int(np.prod(shape)), 1), stored.str, _read_as(path, stored), path.name)
+    return Flat(os.path.abspath(path), offset, (int(np.prod(shape)), 1), stored.str, _read_as(path, stored), path.name)
 
 
 def _header(path: Path) -> tuple[tuple[int, ...], int, np.dtype[np.generic], bool]:

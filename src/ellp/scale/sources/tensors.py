@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def open_tensor(path: Path, tensor: str | None) -> Flat:
         raise InputError(f"need real numbers, got {facts['dtype']} in {name}: convert the tensor to a float dtype")
     stored, dtype = STORED[facts["dtype"]]
     rows, columns = facts["shape"]
-    return Flat(str(path), start + facts["data_offsets"][0], (rows, columns), stored, dtype, name)
+    return Flat(os.path.abspath(path), start + facts["data_offsets"][0], (rows, columns), stored, dtype, name)
 
 
 def read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
