@@ -23,6 +23,7 @@ from ellp.scale.parts import Part
 from ellp.scale.threads import Threads, one_thread
 
 RETRIES = 10  # workers that may die over one task, and times that a lost pass is taken up again
+PATIENCE = 20  # seconds to wait for a scheduler
 WAVES = 4  # tasks a worker should get at least, so that a slow one holds up little
 
 
@@ -107,7 +108,7 @@ def connected(where: str, memory: str | int | None = None) -> Iterator[Cluster]:
     kind, _, count = where.partition(":")
     try:
         if kind != "local":
-            with distributed.Client(where, timeout=20) as client:
+            with distributed.Client(where, timeout=PATIENCE) as client:
                 yield Cluster(client)
             return
         import dask
