@@ -52,9 +52,11 @@ $(OLD_STAMP): pyproject.toml constraints-4.57.txt
 unit-4.57: $(OLD_STAMP)  ## the model tests on transformers 4.57
 	@echo "tests on transformers 4.57"; $(OLD)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) $(HF_TESTS)
 
+# Quietly, mkdocs does not count warnings, and --strict would let them pass.
 docs: $(STAMP)  ## build the pages, broken links are errors
 	@echo "docs";  site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && \
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
+	{ NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir "$$site/pages" >"$$site/log" 2>&1 || \
+	{ cat "$$site/log"; false; }; }
 
 test:  ## everything a change must pass: lint, types, tests, docs
 	@$(MAKE) --no-print-directory lint

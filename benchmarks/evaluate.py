@@ -1,10 +1,12 @@
 """What measuring and recovering a model's task score takes: evaluation, its interval, fine-tuning, in one run.
 
     python benchmarks/evaluate.py [--parts P,...] --data GLUE --adapters FOLDER [--record FILE]
+    python benchmarks/evaluate.py --parts '' --record FILE
 
 ``--data`` is a folder with GLUE's tasks (``mrpc/dev.tsv``, ...), ``--adapters`` one with a PEFT adapter of
 all-MiniLM-L6-v2 for each of them. A record keeps the parts that are not measured again, each with the machine it was
-measured on. Evaluation is compared with ``transformers.pipeline`` on the same texts in the same run, in turns.
+measured on; without parts, its tables are printed and nothing is measured. Evaluation is compared with
+``transformers.pipeline`` on the same texts in the same run, in turns.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,8 @@ from ellp.tasks.task import Task, mean
 from ellp.texts import tokenizer_of
 
 TURNS = 3
-TEXTS = 64  # of each task, at most
+TEXTS = 256  # of each task, at most
 KEEP = 0.25
-TRAINING = Training(epochs=2)
 
 Row = dict[str, Any]
 
@@ -49,7 +49,7 @@ Row = dict[str, Any]
 class Place:
     """Where the data and the adapters are, and which tasks to measure."""
 
-    def __init__(self, data: Path, adapters: Path, tasks: list[str], limit: int) -> None:
+    def __init__(self, data: Path, adapters: Path, tasks: list[str], limit: int | None) -> None:
         self.data, self.adapters, self.tasks, self.limit = data, adapters, tasks, limit
 
     def source(self, task: str) -> Source:
@@ -159,24 +159,32 @@ def _drawn(task: Task, labels: Any, sides: list[Any], generator: Any) -> float:
 
 
 def finetune_rows(place: Place) -> Iterator[Row]:
-    """The embedding compressed to a quarter, its two factors fine-tuned, the dense model as teacher."""
+    """The embedding compressed to a quarter, its two factors fine-tuned as ``ellp finetune`` does it unless told
+    otherwise: with the dense model as teacher, and on the labels alone."""
     for name in [task for task in place.tasks if task in ("mrpc", "stsb")]:
         with tempfile.TemporaryDirectory() as folder:
             small = Path(folder) / "small"
-            print(f"finetune: {name} ...", file=sys.stderr, flush=True)
             compress_folder(place.source(name), small, {"keep": KEEP})
-            record = finetune(
-                Source(str(small)),
-                name,
-                place.data,
-                Path(folder) / "tuned",
-                replace(TRAINING, limit=place.limit),
-                teacher=place.source(name),
-                cpu=True,
-                progress=lambda text, done, total: print(f"  {text}: {done}/{total}", end="\r", file=sys.stderr),
-            )
-        places = ("source", "teacher", "output", "command")
-        yield {key: value for key, value in record.items() if key not in places}
+            for teacher in (place.source(name), None):
+                yield finetune_row(place, name, small, teacher)
+
+
+def finetune_row(place: Place, name: str, small: Path, teacher: Source | None) -> Row:
+    print(f"finetune: {name}, {'with' if teacher else 'without'} a teacher ...", file=sys.stderr, flush=True)
+    told = lambda text, done, total: print(f"  {text}: {done}/{total}", end="\r", file=sys.stderr)  # noqa: E731
+    training = Training(limit=place.limit)
+    record = finetune(
+        Source(str(small)),
+        name,
+        place.data,
+        small.with_name(f"tuned-{teacher is not None}"),
+        training,
+        teacher=teacher,
+        cpu=True,
+        progress=told,
+    )
+    places = ("source", "teacher", "output", "command")
+    return {"teacher": teacher is not None} | {key: value for key, value in record.items() if key not in places}
 
 
 # Output ---------------------------------------------------------------------------------------------------------------
@@ -212,16 +220,18 @@ def resample_table(rows: list[Row]) -> str:
 
 
 def finetune_table(rows: list[Row]) -> str:
-    lines = [
-        "| task | dense | compressed | fine-tuned | drop before | after | came back | examples x epochs | minutes |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    heads = "task | teacher | dense | compressed | tuned | drop before | after | came back | examples | minutes | CPU"
+    lines = [f"| {heads} |", "|---" * 11 + "|"]
+    dense = {row["task"]: mean(row["teacher_scores"]) for row in rows if row["teacher"]}
     for row in rows:
-        dense, before, after = (mean(row[key]) for key in ("teacher_scores", "before", "after"))
+        before, after = mean(row["before"]), mean(row["after"])
+        lost = dense[row["task"]] - before
         lines.append(
-            f"| {row['task']} | {dense:.2f} | {before:.2f} | {after:.2f} | {row['drop_before']:.2f} "
-            f"| {row['drop_after']:.2f} | {row['recovered']:.0%} | {row['train_examples']} x {len(row['epochs_run'])} "
-            f"| {row['seconds'] / 60:.1f} |"
+            f"| {row['task']} | {'yes' if row['teacher'] else 'no'} | {dense[row['task']]:.2f} | {before:.2f} "
+            f"| {after:.2f} | {lost:.2f} | {dense[row['task']] - after:.2f} "
+            f"| {row['gain'] / lost:.0%} ({row['gain_low'] / lost:.0%} to {row['gain_high'] / lost:.0%}) "
+            f"| {row['train_examples']} x {len(row['epochs_run'])} "
+            f"| {row['seconds'] / 60:.1f} | {row['processor_seconds'] / 60:.1f} |"
         )
     return "\n".join(lines)
 
@@ -229,22 +239,23 @@ def finetune_table(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default="pipeline,resamples,finetune,sweep")
-    parser.add_argument("--data", type=Path, required=True, help="a folder with GLUE's tasks")
-    parser.add_argument("--adapters", type=Path, required=True, help="a folder with an adapter for each task")
+    parser.add_argument("--data", type=Path, default=Path(), help="a folder with GLUE's tasks")
+    parser.add_argument("--adapters", type=Path, default=Path(), help="a folder with an adapter for each task")
     parser.add_argument("--tasks", default="mrpc,stsb,cola,sst2", help="a record keeps the rows of the others")
-    parser.add_argument("--limit", type=int, default=2000, help="training examples")
+    parser.add_argument("--limit", type=int, help="training examples; all if left out")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--run", type=Path, help="where the sweep's own record is to be kept")
     options = parser.parse_args()
     place = Place(options.data, options.adapters, options.tasks.split(","), options.limit)
     parts: dict[str, Callable[[Place], Iterator[Row]]] = {
         "pipeline": pipeline_rows,
         "resamples": resample_rows,
         "finetune": finetune_rows,
-        "sweep": lambda place: sweep_rows(place.data, place.adapters),
+        "sweep": lambda place: iter(sweep_rows(place.data, place.adapters, options.run)),
     }
     record = json.loads(options.record.read_text()) if options.record and options.record.exists() else {}
-    for name in options.parts.split(","):
-        known = [row for row in record.get(name, {}).get("rows", []) if row["task"] not in place.tasks]
+    for name in filter(None, options.parts.split(",")):
+        known = [row for row in record.get(name, {}).get("rows", []) if row.get("task") not in (None, *place.tasks)]
         record[name] = machine() | {"rows": known}
         for row in parts[name](place):
             known.append(row)

@@ -19,8 +19,8 @@ from typing import Any
 
 TASKS = ("cola", "mrpc", "sst2", "stsb")
 KEEP = "0.85,0.72,0.59,0.4,0.25,0.1"
-METHODS = ("svd", "lp", "fwsvd")  # lp at two norms: four methods
-NORMS = "1,1.5"
+METHODS = "svd,fwsvd,lp"  # lp with two importances: four methods
+IMPORTANCES = "uniform,words^0.5"  # all rows alike as in the paper, and what ``ellp compress`` takes by itself
 SAMPLE = 0.59  # what the cells measured one by one keep
 ELLP = [sys.executable, "-c", "from ellp.cli import main; main()"]
 
@@ -37,11 +37,11 @@ def ran(*words: str) -> dict[str, float]:
     return {"seconds": spent, "processor": used}
 
 
-def sweep_rows(data: Path, adapters: Path) -> list[Row]:
-    """The sweep, then one cell a task by hand."""
+def sweep_rows(data: Path, adapters: Path, kept: Path | None = None) -> list[Row]:
+    """The sweep, then one cell a task by hand; the sweep's record is ``kept`` if asked for."""
     with tempfile.TemporaryDirectory() as folder:
-        methods, run = ",".join(METHODS), f"{folder}/run"
-        axes = ["--method", methods, "--p", NORMS, "--keep", KEEP, "--task", ",".join(TASKS)]
+        run = str(kept or f"{folder}/run")
+        axes = ["--method", METHODS, "--importance", IMPORTANCES, "--keep", KEEP, "--task", ",".join(TASKS)]
         whole = ran("sweep", str(adapters), *axes, "--data", str(data), "--base", "demo", "-o", run)
         cells = [json.loads(line) for line in Path(run, "cells.jsonl").read_text().splitlines()]
         failed = [cell["id"] for cell in cells if "error" in cell]

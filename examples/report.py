@@ -1,6 +1,7 @@
-"""The page and figures of the measured sweep, from its committed record: ``python examples/report.py [--screenshot]``.
+"""What is shown of the measured sweep, from its committed record: ``python examples/report.py [--screenshot]``.
 
-Nothing is measured here. ``--screenshot`` also photographs the page for the documentation, which needs Chromium.
+The page with its figures and table, and the paper's table and figure beside the record. Nothing is measured here.
+``--screenshot`` also photographs the page for the documentation, which needs Chromium.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from ellp.report.write import report_summary, write_report
+from ellp.reproduce import write_figure1, write_table1
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "records" / "minilm-sweep"
@@ -32,6 +34,8 @@ def make() -> str:
         record = write_report(RECORD, PAGE, TABLE, Path(folder), force=True)
         for name in ("drop-vs-bytes.svg", "drop-vs-rate.svg"):
             shutil.copy(Path(folder) / name, IMAGES / f"minilm-{name}")
+    write_table1(RECORD)
+    write_figure1(RECORD)
     return report_summary(record)
 
 

@@ -168,6 +168,20 @@ def test_an_absent_tensor_is_named(folder: Path) -> None:
         open_bundle(str(folder))
 
 
+def test_layers_that_the_config_does_not_count_are_not_dropped(folder: Path) -> None:
+    rewrite(folder, num_hidden_layers=1)
+    with pytest.raises(InputError, match=r"without encoder\.layer\.1 .*be lost"):
+        open_bundle(str(folder))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_half_a_tokenizer_is_refused(folder: Path, name: str) -> None:
+    (folder / name).write_text('{"version": "1.0", ')
+    with pytest.raises(InputError, match=f"readable {name}"):
+        open_bundle(str(folder))
+    open_bundle(str(folder), tokenizer_required=False)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_broken_number_is_named(folder: Path, value: float) -> None:
     weights = tensors(folder)

@@ -131,6 +131,9 @@ def test_front_matter_is_the_hubs() -> None:
     assert front_matter(model_card(record(license="apache-2.0")))["license"] == "apache-2.0"
     with pytest.raises(InputError, match="identifier"):
         model_card(record(license="Apache License\n2"))
+    carried = {"license": "other", "license_name": "own: 'x'", "language": ["en", "no"], "pipeline_tag": "fill-mask"}
+    found = front_matter(model_card(record(**carried)))
+    assert {key: found[key] for key in carried} == carried
 
 
 @pytest.mark.parametrize("base", [None, "/data/my models/bert", "./bert", "a/b/c", "two\nlines"])

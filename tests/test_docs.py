@@ -49,7 +49,7 @@ def run_python(block: Block, page: Path, namespace: dict[str, object]) -> None:
 
 
 def run_command(command: str, folder: Path) -> None:
-    words = [*ELLP, *shlex.split(command)[1:]]
+    words = [*ELLP, *shlex.split(command, comments=True)[1:]]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
 

@@ -152,6 +152,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "a task without data": (["classifier", "--task", "cola", "--data", "{data}"], "need cola/dev.tsv"),
     "a limit of zero": (["classifier", "--task", "sst2", "--data", "{data}", "--limit", 0], "at least 1 example"),
     "a batch of zero": (["classifier", "--task", "sst2", "--data", "{data}", "--batch", 0], "a batch of at least 1"),
+    "a seed below zero": (["classifier", "--task", "sst2", "--data", "{data}", "--seed", -1], "need a seed from 0"),
     "no such device": (["classifier", "--task", "sst2", "--data", "{data}", "--device", "abacus"], "got 'abacus'"),
     "a missing column": (["classifier", "--task", "mrpc", "--data", "{single}"], "rename or add sentence2"),
     "a regression head for classes": (["regressor", "--task", "sst2", "--data", "{data}"], "got a regression head"),

@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,16 @@ import torch
 
 pytest.importorskip("transformers", reason="needs transformers")
 
+from huggingface_hub.repocard import metadata_load
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 import ellp
+from ellp.bundle import open_bundle
+from ellp.card import CARRIED
+from ellp.cli import main
 from ellp.recipe import Source, compress_folder
+from ellp.record import record_of
 
 PLAIN: dict[str, Any] = {"importance": "uniform", "sensitive": False}  # quick: what rows weigh is tested elsewhere
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{number}" for number in range(595))]
@@ -39,6 +46,20 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from ellp.cli import main; main()", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def refused(cwd: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command that must fail tells: code 2, one line on stderr and nothing else."""
+    monkeypatch.chdir(cwd)
+    monkeypatch.setattr(sys, "argv", ["ellp", *arguments])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, told = capfd.readouterr()
+    assert ended.value.code == 2
+    assert told.startswith("ellp: ") and told.count("\n") == 1 and not out, told
+    assert sorted(path.name for path in cwd.iterdir() if path.name.startswith((".", "small"))) == []
+    return told
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -81,10 +102,9 @@ def test_the_same_input_gives_the_same_bytes(dense: Path, tmp_path: Path) -> Non
     assert one == two
 
 
-def test_a_preset_names_rate_and_folder(dense: Path, tmp_path: Path) -> None:
-    run = cli("compress", str(dense), "--preset", "re-tiny", "--json", cwd=tmp_path)
-    assert run.returncode == 0, run.stderr
-    record = json.loads(run.stdout)
+def test_a_preset_names_rate_and_folder(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record = compress_folder(Source(str(dense)), None, {}, preset="re-tiny")
     assert record["output"] == "RE-tiny-bert-tiny"
     assert record["keep"] == 0.72
     assert (tmp_path / "RE-tiny-bert-tiny" / "model.safetensors").is_file()
@@ -110,12 +130,66 @@ def test_calibrated_layers_are_closer_on_the_text(dense: Path, tmp_path: Path) -
     assert (outputs - whole).norm() < (weights - whole).norm()
 
 
+FRONT = """---
+license: mit
+language: [en, de]
+pipeline_tag: fill-mask
+license_link: 3
+tags: [old]
+---
+# The original
+"""
+
+
+@pytest.mark.parametrize(
+    ("card", "carried"),
+    [
+        (FRONT, {"license": "mit", "language": ["en", "de"], "pipeline_tag": "fill-mask"}),
+        (FRONT.replace("mit", "[mit, x]"), {"language": ["en", "de"], "pipeline_tag": "fill-mask"}),
+        ("---\nlicense: [\n---\n", {}),
+        ("---\n- a\n---\n", {}),
+        ("no front matter", {}),
+    ],
+)
+def test_what_the_original_says_of_itself_is_carried_over(
+    dense: Path, tmp_path: Path, card: str, carried: dict[str, Any]
+) -> None:
+    model = Path(shutil.copytree(dense, tmp_path / "model"))
+    (model / "README.md").write_text(card)
+    record = compress_folder(Source(str(model)), tmp_path / "small", {"keep": 0.4}, **PLAIN)
+    assert {key: record[key] for key in CARRIED if key in record} == carried
+    assert metadata_load(tmp_path / "small" / "README.md") == {
+        "library_name": "transformers",
+        "tags": ["ellp", "low-rank"],
+        **carried,
+    }
+
+
+def test_a_model_from_the_hub_is_named_as_the_base(dense: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
+    (adapter / "README.md").write_text(FRONT)
+    bundle = open_bundle(str(dense))
+    plan = ellp.Plan((), ellp.Options(keep=0.5))
+    places = {"some/model": None, str(dense): None, str(adapter): adapter}
+    opened = [replace(bundle, source=source, adapter=adapter) for source, adapter in places.items()]
+    records = [record_of(one, tmp_path / "small", plan, 1, None, None, "") for one in opened]
+    assert [record["base_model"] for record in records] == ["some/model", None, "some/base"]
+    assert [record.get("license") for record in records] == [None, None, "mit"]
+
+
 BAD = {
     "no rate": [],
     "two rates": ["--keep", "0.5", "--preset", "re-base"],
     "a rate out of range": ["--keep", "1.5"],
     "an unknown layer": ["--keep", "0.5", "--layers", "no.such.layer"],
+    "a rank that would grow every layer": ["--rank", "1000"],
+    "a tolerance of nothing": ["--keep", "0.5", "--tol", "0"],
+    "an impossible norm": ["--keep", "0.5", "--p", "-1"],
     "an unknown preset": ["--preset", "re-huge"],
+    "an importance that is none": ["--keep", "0.5", "--importance", "magic"],
+    "no such text": ["--keep", "0.5", "--text", "nothing.txt"],
     "an unknown dtype": ["--keep", "0.5", "--dtype", "int7"],
     "a base without an adapter": ["--keep", "0.5", "--base", "demo"],
     "no calibration file": ["--keep", "0.5", "--layers", "linear", "--calibrate", "nothing.txt"],
@@ -124,17 +198,31 @@ BAD = {
 
 
 @pytest.mark.parametrize("arguments", BAD.values(), ids=BAD.keys())
-def test_bad_options_are_one_line_and_code_2(dense: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_bad_options_are_one_line_and_code_2(
+    dense: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
     (tmp_path / "empty.txt").touch()
-    run = cli("compress", str(dense), *arguments, "-o", "small", cwd=tmp_path)
-    assert run.returncode == 2
-    assert run.stderr.startswith("ellp: ")
-    assert run.stderr.count("\n") == 1, run.stderr
-    assert not (tmp_path / "small").exists()
+    refused(tmp_path, monkeypatch, capfd, "compress", str(dense), *arguments, "-o", "small")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "not a number", "no tokenizer", "no such folder", "no config"])
-def test_damaged_models_are_one_line_and_code_2(dense: Path, tmp_path: Path, damage: str) -> None:
+DAMAGES = {
+    "truncated": "complete safetensors",
+    "not a number": "encoder.layer.1.output.dense.weight",
+    "no tokenizer": "--no-tokenizer",
+    "half a tokenizer": "readable tokenizer.json",
+    "no such folder": "elsewhere",
+    "no config": "config.json",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_models_are_one_line_and_code_2(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
     model = tmp_path / "model"
     model.mkdir()
     for path in dense.iterdir():
@@ -148,16 +236,19 @@ def test_damaged_models_are_one_line_and_code_2(dense: Path, tmp_path: Path, dam
         broken.save_pretrained(model)
     elif damage == "no tokenizer":
         (model / "tokenizer.json").unlink()
+    elif damage == "half a tokenizer":
+        (model / "tokenizer.json").write_text((model / "tokenizer.json").read_text()[:-1000])
     elif damage == "no config":
         (model / "config.json").unlink()
-    name = "elsewhere" if damage == "no such folder" else "model"
-    run = cli("compress", name, "--keep", "0.5", "-o", "small", cwd=tmp_path)
+    name = "./elsewhere" if damage == "no such folder" else "model"
+    told = refused(tmp_path, monkeypatch, capfd, "compress", name, "--keep", "0.5", "-o", "small")
+    assert DAMAGES[damage] in told
+
+
+def test_the_program_itself_says_what_it_refuses(dense: Path, tmp_path: Path) -> None:
+    run = cli("compress", str(dense), "--keep", "0.5", "--layers", "no.such.layer", "-o", "small", cwd=tmp_path)
     assert run.returncode == 2
-    assert run.stderr.startswith("ellp: ")
-    assert run.stderr.count("\n") == 1, run.stderr
-    if damage == "not a number":
-        assert "encoder.layer.1.output.dense.weight" in run.stderr
-    assert not (tmp_path / "small").exists()
+    assert run.stderr.startswith("ellp: need the name of a layer") and run.stderr.count("\n") == 1
 
 
 def test_an_existing_folder_is_kept_unless_forced(dense: Path, tmp_path: Path) -> None:

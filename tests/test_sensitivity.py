@@ -122,11 +122,11 @@ def test_gradients_foretell_how_far_the_output_moves(name: str) -> None:
     if "decoder_input_ids" in asked:
         asked["decoder_attention_mask"] = torch.ones_like(asked["decoder_input_ids"])
     found = sensitivity(model, [asked] * 20, directions=4)
-    foretold = float(found.rows.sum()) / (20 * 4)
+    foretold = float(found.rows.sum()) / 20
     moved = [float(one) for one in change(model, asked, 1e-3, 40)]
     noise = torch.tensor(moved).std() / len(moved) ** 0.5
     assert foretold == pytest.approx(sum(moved) / len(moved), rel=0.15, abs=3 * float(noise))
-    assert float(found.metric.trace()) == pytest.approx(float(found.rows.sum()) / found.count, rel=1e-5)
+    assert float(found.metric.trace()) == pytest.approx(4 * float(found.rows.sum()) / found.count, rel=1e-5)
     assert float(torch.linalg.eigvalsh(found.metric)[0]) > -1e-6 * float(found.metric.trace())
     assert found.count == 20 * 4 * (18 + 10 * ("decoder_input_ids" in asked))
 

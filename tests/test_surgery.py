@@ -294,13 +294,15 @@ def test_calibration_needs_batches() -> None:
     ("settings", "told"),
     [
         ({}, "one of keep, rank, bytes and size"),
-        ({"keep": 0.5, "rank": 3}, "exactly one of keep and rank"),
+        ({"keep": 0.5, "rank": 3}, "at most one of keep and rank"),
         ({"keep": 0.0}, "share"),
         ({"keep": 1.5}, "share"),
         ({"keep": float("nan")}, "share"),
         ({"rank": 0}, "rank"),
         ({"keep": 1e-6, "layers": "all"}, "rank 1 in every layer"),
         ({"keep": 0.5, "p": -1.0}, "p of 0 or more"),
+        ({"keep": 0.5, "tol": 0.0}, "tolerance above 0"),
+        ({"keep": 0.5, "seed": 2**64}, "63 bits"),
         ({"keep": 0.5, "method": "magic"}, "method"),
     ],
 )

@@ -19,6 +19,7 @@ NEEDED = (
     *("parameters_before", "parameters_after", "bytes_before", "bytes_after"),
 )
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+CARRIED = ("license", "license_name", "license_link", "language", "pipeline_tag")  # from the original's front matter
 LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 ELLIPSOIDS = {
     "lewis": "the Lewis ellipsoid, with its distortion proved",
@@ -39,8 +40,9 @@ def model_card(record: Record) -> str:
     """The model card of a compressed model, in Markdown with YAML front matter for the Hugging Face hub.
 
     ``record`` tells what was done: see ``NEEDED`` for the keys it must have. It may have ``base_model``, ``preset``,
-    ``calibrated``, ``license`` and ``measurements`` (a list of mappings, each a line of a table); without the last the
-    card says that no task accuracy was measured. Every value is escaped, whatever it contains.
+    ``calibrated``, what is ``CARRIED`` over from the original's card, and ``measurements`` (a list of mappings, each a
+    line of a table); without the last the card says that no task accuracy was measured. Every value is escaped,
+    whatever it contains.
     """
     missing = [key for key in NEEDED if key not in record]
     if missing:
@@ -69,13 +71,18 @@ def model_card(record: Record) -> str:
 def _front_matter(record: Record) -> str:
     tags = ["ellp", "low-rank"] + ["sentence-transformers"] * bool(record["sentence_transformers"])
     lines = ["library_name: transformers", "tags:", *(f"- {tag}" for tag in tags)]
-    base, licence = record.get("base_model"), record.get("license")
+    base = record.get("base_model")
     if base is not None and HUB_NAME.fullmatch(str(base)):  # the hub refuses a card whose base model is a path
         lines.append(f"base_model: {yaml_text(base)}")
-    if licence is not None:
-        if not LICENSE.fullmatch(str(licence)):
-            raise InputError(f"need a license by the hub's identifier, got {licence!r}: pass one like 'apache-2.0'")
-        lines.append(f"license: {yaml_text(licence)}")
+    licence = record.get("license")
+    if licence is not None and not LICENSE.fullmatch(str(licence)):
+        raise InputError(f"need a license by the hub's identifier, got {licence!r}: pass one like 'apache-2.0'")
+    for key in CARRIED:
+        given = record.get(key)
+        if isinstance(given, list):
+            lines += [f"{key}:", *(f"- {yaml_text(one)}" for one in given)]
+        elif given is not None:
+            lines.append(f"{key}: {yaml_text(given)}")
     return "\n".join(["---", *lines, "---"])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ellp.errors import InputError
 from ellp.predict import Prepared
 from ellp.tasks.data import Examples
 from ellp.tasks.task import Task, mean
@@ -65,6 +66,12 @@ def paired_drops(
             drops.append(drop(task, *scores))
         found.append(np.concatenate(drops))
     return sum(found) / len(found)
+
+
+def check_seed(seed: int) -> None:
+    """A seed that every library used here takes."""
+    if not 0 <= seed < 2**32:
+        raise InputError(f"need a seed from 0 to {2**32 - 1}, got {seed}: 0 is the default")
 
 
 def interval(drops: Any) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ellp.bundle.model import Bundle
-from ellp.comparison import compare
+from ellp.comparison import check_seed, compare
 from ellp.errors import InputError
 from ellp.opening import open_any
 from ellp.predict import Batch, Prepared, guesses, prepare
@@ -41,7 +41,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores of a model, and of the one it is compared ``against``, on examples in ``data`` or from the hub."""
     check_names(tasks)
-    _check_options(data, limit, batch)
+    check_options(data, limit, batch, seed)
     place = check_device(device)
     sides = {"model": open_any(source), **({} if against is None else {"against": open_any(against)})}
     for bundle in sides.values():
@@ -53,13 +53,15 @@ def evaluate(
     return record
 
 
-def _check_options(data: Path | None, limit: int | None, batch: int) -> None:
+def check_options(data: Path | None, limit: int | None, batch: int, seed: int) -> None:
+    """What can be known to be wrong before a model is opened."""
     if data is not None and not data.exists():
         raise InputError(f"need a file or folder with labelled texts, got {data}: check --data")
     if limit is not None and limit < 1:
         raise InputError(f"need a limit of at least 1 example, got {limit}: leave it out for all")
     if batch < 1:
         raise InputError(f"need a batch of at least 1, got {batch}: 32 is a good size")
+    check_seed(seed)
 
 
 def check_device(name: str | None) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ellp.ellipsoid.lewis import MAX_STEPS
 from ellp.errors import InputError
 from ellp.factor.factors import Factors
 from ellp.factor.solve import Progress, Solver, exact, solve_wide
-from ellp.options import Method, Refine, check_p
+from ellp.options import Method, Refine, check_p, check_seed
 from ellp.rows import read_rows
 
 
@@ -108,14 +109,20 @@ def lewis_ellipsoid(
     *,
     max_steps: int = MAX_STEPS,
     strict: bool = True,
+    start: Ellipsoid | None = None,
 ) -> Ellipsoid:
     """The Lewis ellipsoid of the rows of A, for any p from 0 (Tyler's scatter) to infinity (John's ellipsoid).
+
+    ``start`` is an ellipsoid to go on from (p < inf), such as the sketched one, or that of a nearby p or table; a flat
+    one is not used.
 
     >>> import numpy as np, ellp
     >>> round(ellp.lewis_ellipsoid(np.eye(3)).distortion, 12)  # the cross-polytope: d^(1/2)
     1.732050807569
     """
-    return _ellipsoid(A, importance, metric, Solver(p, "lewis", tol, None, seed, max_steps, strict, None))
+    if start is not None and math.isinf(p):
+        raise InputError("need p below infinity for a start, got inf: leave start out")
+    return _ellipsoid(A, importance, metric, Solver(p, "lewis", tol, None, seed, max_steps, strict, None, start))
 
 
 def loewner_ellipsoid(
@@ -135,7 +142,7 @@ def sketched_ellipsoid(
 def check_options(rank: int, p: float, method: str, refine: str | None, seed: int) -> None:
     """What can be told about the options before the matrix is looked at."""
     check_p(p)
-    _check_seed(seed)
+    check_seed(seed)
     whole = hasattr(rank, "__index__") and not isinstance(rank, bool)
     if not whole or rank < 1:
         raise InputError(f"need a rank of at least 1, got {rank}: pass a positive whole number")
@@ -145,11 +152,6 @@ def check_options(rank: int, p: float, method: str, refine: str | None, seed: in
         raise InputError(
             f"need refine to be None or one of {', '.join(get_args(Refine))}, got {refine!r}: pass one of these"
         )
-
-
-def _check_seed(seed: int) -> None:
-    if not -(2**63) <= seed < 2**63:
-        raise InputError(f"need a seed of at most 63 bits, got {seed}: pass a smaller one")
 
 
 @contextmanager
@@ -166,7 +168,7 @@ def in_range(p: float) -> Iterator[None]:
 
 def _ellipsoid(A: Array, importance: Array | None, metric: Array | None, solver: Solver) -> Ellipsoid:
     check_p(solver.p)
-    _check_seed(solver.seed)
+    check_seed(solver.seed)
     caller = Caller(A)
     rows = read_rows(caller.matrix, caller.importance(importance), caller.metric(metric))
     with in_range(solver.p):

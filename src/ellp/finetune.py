@@ -11,33 +11,31 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import nn
 
 from ellp.bundle.beside import copy_side_files
 from ellp.bundle.model import Bundle
 from ellp.bundle.weights import weight_bytes
 from ellp.checkpoints import begin
+from ellp.comparison import check_seed
 from ellp.errors import InputError
 from ellp.folder import check_target, replacing_folder
-from ellp.layers import FactorizedConv1D, FactorizedEmbedding, FactorizedLinear
 from ellp.opening import open_any
 from ellp.predict import Prepared, checked_tokenizer, class_columns, encoded, guesses, longest_text, prepare
 from ellp.quiet import quiet
 from ellp.recipe import Source
-from ellp.recovery import add_gains, with_section
+from ellp.recovery import gains, with_section
 from ellp.tasks.data import Examples
 from ellp.tasks.glue import task_named
 from ellp.tasks.load import load_task
 from ellp.tasks.task import Task
+from ellp.trainable import Train, check_choice, choose
 
-Train = Literal["factors", "all", "lora"]
 Progress = Callable[[str, int, int], None]
 
 RATES = {"factors": 1e-3, "all": 5e-5, "lora": 1e-3}
-LORA_RANK = 16
 REPORT = "finetune.json"
 
 
@@ -61,6 +59,7 @@ class Training:
         for name in ("epochs", "batch", "patience"):
             if getattr(self, name) < 1:
                 raise InputError(f"need at least 1 for {name}, got {getattr(self, name)}: leave it out for the default")
+        check_seed(self.seed)
         if self.rate is not None and not 0 < self.rate < 1:
             raise InputError(f"need a learning rate between 0 and 1, got {self.rate}: leave it out for the default")
 
@@ -99,21 +98,21 @@ def finetune(
     dev, train = load_task(task, data), load_task(task, data, training.limit, "train")
     prepared = prepare(bundle, task, dev)
     dense = None if teacher is None else _teacher(teacher, bundle, task)
+    check_choice(model, training.train)
     request = _request(bundle, dense, task, train, dev, training)
     work = output.with_name(f"{output.name}.training")
     checkpoint = begin(work, request, resume)
 
     record = _facts(bundle, dense, name, train, dev, training, command)
     told = _Stages(progress)
-    record["before"] = _scores(model, prepared, told("before"))
+    answers = {"before": guesses(model, prepared, told("before"))}
     if dense is not None:
-        record["teacher_scores"] = _scores(dense.model, prepared, told("the teacher"))
-    start = time.perf_counter()
+        answers["teacher"] = guesses(dense.model, prepared, told("the teacher"))
+    start, spent = time.perf_counter(), time.process_time()
     learned, log = _trained(bundle, dense, task, train, prepared, training, work, checkpoint, cpu, progress)
-    record["seconds"] = time.perf_counter() - start
-    record |= log
-    record["after"] = _scores(learned, prepared, told("after"))
-    add_gains(task, record)
+    record |= {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - spent} | log
+    answers["after"] = guesses(learned, prepared, told("after"))
+    record |= gains(prepared, answers)
     _write(learned, bundle, output, force, record, work)
     return record
 
@@ -137,10 +136,6 @@ def _teacher(source: Source, bundle: Bundle, task: Task) -> Bundle:
         )
     prepare(dense, task, Examples([("a", "b") if task.pair else ("a",)], [0.0]))  # its head must fit the task
     return dense
-
-
-def _scores(model: Any, prepared: Prepared, progress: Any) -> dict[str, float]:
-    return prepared.task.scores(prepared.examples, guesses(model, prepared, progress))
 
 
 class _Stages:
@@ -167,7 +162,7 @@ def _trained(
     """The model with its best epoch's weights, and the course of the training."""
     from ellp.training import Lesson, Recovery, arguments_for
 
-    model = choose(bundle.model, training)
+    model = choose(bundle.model, training.train)
     tokenizer = checked_tokenizer(bundle)
     lesson = Lesson(task, tokenizer, _rows(bundle, tokenizer, task, train), dev, dense.model if dense else None)
     arguments = arguments_for(
@@ -195,60 +190,6 @@ def _trained(
     }
     learned = model.merge_and_unload() if training.train == "lora" else model
     return learned.to("cpu").eval(), log
-
-
-def choose(model: Any, training: Training) -> Any:
-    """Let only what is to be trained change: the factors, everything, or an adapter on the dense layers.
-
-    >>> import ellp
-    >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 64))
-    >>> done = ellp.compress(model, keep=0.25)
-    >>> [name for name, tensor in choose(model, Training("factors")).named_parameters() if tensor.requires_grad]
-    ['0.weight', '0.proj.weight']
-    """
-    if training.train == "lora":
-        return _adapted(model)
-    model.requires_grad_(training.train == "all")
-    if training.train == "factors":
-        factored = [layer for layer in model.modules() if isinstance(layer, _FACTORED)]
-        if not factored:
-            raise InputError("need a compressed model to train its factors, got a dense one: ellp compress it first")
-        for layer in factored:
-            layer.requires_grad_(True)
-    return model
-
-
-_FACTORED = (FactorizedEmbedding, FactorizedLinear, FactorizedConv1D)
-
-
-def _adapted(model: Any) -> Any:
-    """The model with a LoRA on every dense linear layer of its body, and its head trained whole.
-
-    An adapter on a factorized layer could not be merged into the stored form, so these layers stay as they are.
-    """
-    try:
-        import peft
-    except ImportError:
-        raise InputError("need peft to train an adapter, got none: pip install 'ellp[hf]'") from None
-    body = model.base_model
-    head = [name for name, part in model.named_children() if part is not body and any(True for _ in part.parameters())]
-    targets = [
-        name
-        for name, layer in model.named_modules()
-        if _is_dense(layer) and not any(name == part or name.startswith(f"{part}.") for part in head)
-    ]
-    if not targets:
-        raise InputError("need dense linear layers for a LoRA, got only factorized ones: use --train factors or all")
-    settings = peft.LoraConfig(
-        r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules=targets, modules_to_save=head or None
-    )
-    with quiet():
-        return peft.get_peft_model(model, settings)
-
-
-def _is_dense(layer: nn.Module) -> bool:
-    transposed = type(layer).__name__ == "Conv1D"
-    return (isinstance(layer, nn.Linear) or transposed) and not isinstance(layer, _FACTORED)
 
 
 def _rows(bundle: Bundle, tokenizer: Any, task: Task, train: Examples) -> list[dict[str, Any]]:

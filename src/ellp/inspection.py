@@ -205,7 +205,7 @@ def _describe(name: str, module: nn.Module, tied: tuple[str, ...], total: int, t
         spectrum=spectrum(matrix),
         lengths=row_lengths(rows.lengths(), rows.scale, tokens),
         robustness=None,
-        unmeasured="not among the largest matrices: pass measure=None to compare all",
+        unmeasured="not among the largest: name these layers to have them compared",
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from ellp.errors import InputError
 from ellp.factor.factors import Certificate
-from ellp.options import How, Method, Refine
+from ellp.options import How, Method, Refine, check_p, check_seed
 
 Layers = str | Sequence[str]
 Progress = Callable[[str, int, int], None]
@@ -17,14 +17,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """How a table was coded: what a reload needs (``kind``, ``settings``, ``layout``) and what it cost."""
+    """How a table was coded: what a reload needs (``kind``, ``settings``, ``layout`` and the ``mark`` of the code's
+    integers) and what it cost."""
 
     kind: str
     settings: dict[str, int]
     layout: dict[str, list[Any]]
-    bytes: int
-    error: float
-    record: dict[str, Any]
+    mark: str | None = None
+    bytes: int = 0
+    error: float = 0.0
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -146,3 +148,7 @@ class Options:
             raise InputError(f"need a share to keep above 0 and at most 1, got {self.keep}: 0.25 keeps a quarter")
         if self.rank is not None and self.rank < 1:
             raise InputError(f"need a rank of at least 1, got {self.rank}: pass a positive whole number")
+        check_p(self.p)
+        check_seed(self.seed)
+        if not self.tol > 0:
+            raise InputError(f"need a tolerance above 0, got {self.tol}: 0.05 is proved in a few passes")

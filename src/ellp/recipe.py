@@ -111,6 +111,9 @@ def compress_folder(
         progress=progress,
         shelf=target.absolute().parent if too_large else None,
     )
+    if not plan.chosen:
+        reasons = "; ".join(f"{layer.name}: {layer.skipped}" for layer in plan.layers[:3])
+        raise InputError(f"need something to compress, got a plan in which every layer stays dense ({reasons})")
     from ellp.hf import EllpConfig, attach
 
     attach(model, EllpConfig.of(options, preset, weights.record), plan)

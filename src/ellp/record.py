@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ellp.bundle.model import Bundle
+from ellp.card import CARRIED, LICENSE
+from ellp.folder import read_json
 from ellp.plans import Plan
 
 DEMO_HUB_ID = "sentence-transformers/all-MiniLM-L6-v2"
@@ -34,12 +36,12 @@ def record_of(
 
     model: Any = bundle.model
     architecture = type(model).__name__
-    base_model = DEMO_HUB_ID if bundle.source == "demo" else getattr(model.config, "_name_or_path", "") or None
     return {
         "source": bundle.source,
         "name": target.name,
         "output": str(target),
-        "base_model": base_model if base_model and not Path(base_model).exists() else None,
+        "base_model": _base_model(bundle),
+        **_facts_of_the_original(bundle),
         "architecture": architecture,
         "auto_class": next((auto for end, auto in AUTO_CLASSES.items() if architecture.endswith(end)), "AutoModel"),
         "keep": plan.options.keep,
@@ -93,3 +95,41 @@ def bytes_in_memory(model: Any) -> int:
 def parameters(model: Any) -> int:
     """Parameters of a model, those shared by several layers once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _base_model(bundle: Bundle) -> str | None:
+    """The hub's name of the model that was compressed, or of the one that its adapter was trained on."""
+    if bundle.source == "demo":
+        return DEMO_HUB_ID
+    if not Path(bundle.source).expanduser().exists():
+        return bundle.source  # fetched from there
+    if bundle.adapter is None:
+        return None
+    recorded = str(read_json(bundle.adapter / "adapter_config.json").get("base_model_name_or_path") or "")
+    return recorded if recorded and not Path(recorded).exists() else None
+
+
+def _facts_of_the_original(bundle: Bundle) -> dict[str, Any]:
+    """What the model card beside the original says that stays true: its license, languages and use."""
+    facts = {key: value for place in (bundle.folder, bundle.adapter) for key, value in _front_matter(place).items()}
+    words = {key: facts[key] for key in CARRIED if _is_text(facts.get(key))}
+    if not LICENSE.fullmatch(str(words.get("license", "none"))):  # the hub knows no such license
+        del words["license"]
+    return words
+
+
+def _front_matter(folder: Path | None) -> dict[str, Any]:
+    """That of the model card in a folder; nothing if there is none that can be read."""
+    from huggingface_hub.repocard import metadata_load
+    from yaml import YAMLError
+
+    if folder is None or not (folder / "README.md").is_file():
+        return {}
+    try:
+        return dict(metadata_load(folder / "README.md") or {})
+    except (OSError, ValueError, TypeError, YAMLError):
+        return {}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))

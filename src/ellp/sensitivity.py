@@ -17,12 +17,13 @@ What the output is depends on the model:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ellp.errors import InputError
 from ellp.importance.fisher import only
@@ -37,9 +38,10 @@ PLACES = 4  # in a text, at which the predictions of a language model are looked
 class Sensitivity:
     """What was found, in float64 on the CPU.
 
-    ``metric`` (d x d) is ``E[g g^T]`` over ``count`` gradients; ``rows``, ``squares`` and ``seen`` (n) are the sums of
-    ``|g|^2`` and ``|g|^4`` by token and how often each occurred. ``agreement`` is the cosine between the metrics of
-    one half of the batches and of the other: near 1, more text would change little.
+    ``metric`` (d x d) is ``E[g g^T]`` over ``count`` gradients. ``seen`` (n) is how often each token occurred; ``rows``
+    and ``squares`` are the sums, over these occurrences, of the mean ``|g|^2`` of its directions, and of its square.
+    ``agreement`` is the cosine between the metrics of one half of the batches and of the other: near 1, more text would
+    change little.
     """
 
     metric: Tensor
@@ -87,26 +89,27 @@ def sensitivity(
     if directions < 1:
         raise InputError(f"need at least one direction, got {directions}: 1 will do, with enough texts")
     table = _table(model)
-    sums = _Sums(*table.weight.shape)
+    sums, device = _Sums(*table.weight.shape), table.weight.device
     generator = torch.Generator().manual_seed(seed)
     batches = batches if isinstance(batches, Sequence) else list(batches)
     with only(model, None), _looks(model, table) as looks, torch.enable_grad():
         for number, batch in enumerate(batches):
             if progress is not None:
                 progress("what the output reacts to", number, len(batches))
-            asked = _asked(model, batch, table.weight.device)
+            asked = _asked(model, batch, device)
             places = _places(asked, generator)
-            with _at_places(model, places), _fast():
+            with _at_places(model, places), _fast(device):
                 found = model(**{name: part for name, part in asked.items() if name != "special_tokens_mask"})
+            leaves = [leaf for _, leaf in looks]
+            drawn = []
             for turn in range(directions):
                 projection = _projection(found, model, asked, pooling or _usual(model), generator)
-                leaves = [leaf for _, leaf in looks]
-                with _fast():
+                with _fast(device):
                     more = turn + 1 < directions
-                    slopes = torch.autograd.grad(projection, leaves, retain_graph=more, allow_unused=True)
-                for (ids, _), slope in zip(looks, slopes, strict=True):
-                    if slope is not None:
-                        sums.add(number % 2, ids, slope, asked)
+                    drawn.append(torch.autograd.grad(projection, leaves, retain_graph=more, allow_unused=True))
+            for (ids, _), *slopes in zip(looks, *drawn, strict=True):
+                if slopes[0] is not None:
+                    sums.add(number % 2, ids, torch.stack(slopes), asked)
             looks.clear()
             if number % 2 and enough < 1 and sums.agreement() >= enough:
                 break
@@ -134,10 +137,11 @@ class _Sums:
         self.halves = torch.zeros(2, width, width, dtype=torch.float64)
         self.counts = [0, 0]
 
-    def add(self, half: int, ids: Tensor, slope: Tensor, asked: Batch) -> None:
+    def add(self, half: int, ids: Tensor, slopes: Tensor, asked: Batch) -> None:
+        """Gradients for one look into the table, a first dimension of them: one for each direction."""
         mask = _mask_of(asked, ids)
-        g, ids = slope[mask].float(), ids[mask].cpu()
-        sizes = g.square().sum(1).double().cpu()
+        g, ids = slopes[:, mask].float(), ids[mask].cpu()
+        sizes = g.square().sum(2).mean(0).double().cpu()
         if not bool(torch.isfinite(sizes).all()):
             raise InputError("need finite gradients, got NaN or infinity: load the model with --dtype float32")
         self.rows.index_add_(0, ids, sizes)
@@ -145,7 +149,8 @@ class _Sums:
         self.seen.index_add_(0, ids, torch.ones_like(sizes))
         special = asked.get("special_tokens_mask")
         if special is not None and special.shape == mask.shape:
-            g = g[~special[mask].bool()]
+            g = g[:, ~special[mask].bool()]
+        g = g.flatten(0, 1)
         self.halves[half] += (g.T @ g).double().cpu()
         self.counts[half] += len(g)
 
@@ -163,12 +168,17 @@ class _Sums:
 
 
 @contextmanager
-def _fast() -> Iterator[None]:
-    """Products in whatever precision is fastest: chance disturbs the sums a hundred times more."""
+def _fast(device: torch.device) -> Iterator[None]:
+    """Products in whatever precision is fastest: chance disturbs the sums a hundred times more.
+
+    Attention is then taken as plain products, too: the fused kernel of CPUs makes many tiny ones, which lose by it.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
+    apart = sdpa_kernel([SDPBackend.MATH]) if device.type == "cpu" else nullcontext()
     try:
-        yield
+        with apart:
+            yield
     finally:
         torch.set_float32_matmul_precision(before)
 

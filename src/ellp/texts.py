@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ellp.bundle.model import Bundle
-from ellp.errors import InputError
+from ellp.errors import InputError, first_line
 from ellp.quiet import quiet
 from ellp.tasks.data import read_task
 from ellp.tasks.task import Task
@@ -23,15 +23,21 @@ def tokenizer_of(bundle: Bundle) -> Any:
     from transformers import AutoTokenizer
 
     own = bundle.adapter is not None and (bundle.adapter / "tokenizer_config.json").is_file()
+    folder = bundle.adapter if own else bundle.folder
     with quiet():
-        return AutoTokenizer.from_pretrained(bundle.adapter if own else bundle.folder, local_files_only=True)
+        try:
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # whatever the library meets in damaged files
+            raise InputError(
+                f"need a tokenizer that transformers can load, got {folder}: {first_line(error)}; restore its files"
+            ) from error
 
 
 def token_names(bundle: Bundle) -> list[str] | None:
     """What each row of the token table stands for; None if the model has no tokenizer that can be read."""
     try:
         tokenizer = tokenizer_of(bundle)
-    except (OSError, ValueError, ImportError):
+    except InputError:
         return None
     return [str(token) for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
 

@@ -55,6 +55,23 @@ def test_as_a_start_it_leads_to_the_same_ellipsoid(p: float) -> None:
 
 
 @pytest.mark.parametrize("p", POWERS)
+@pytest.mark.parametrize("t", [1.0, 1e-12])
+def test_the_public_door_takes_it_as_a_start(p: float, t: float) -> None:
+    A = t * laws.rows_of("heavy")
+    start = ellp.sketched_ellipsoid(A, p, seed=3)
+    warm = ellp.lewis_ellipsoid(A, p, tol=1e-9, max_steps=400, start=start)
+    laws.assert_same_shape(warm, ellp.lewis_ellipsoid(A, p, tol=1e-9, max_steps=400), tol=1e-7)
+    again = ellp.lewis_ellipsoid(A, p, tol=1e-8, start=warm)
+    assert again.steps == 1
+
+
+def test_a_flat_start_hides_no_axis() -> None:
+    A = laws.rows_of("gaussian")
+    flat = ellp.lewis_ellipsoid(A * torch.tensor([1.0, 1, 1, 1, 0]))
+    laws.assert_same_shape(ellp.lewis_ellipsoid(A, tol=1e-9, start=flat), ellp.lewis_ellipsoid(A, tol=1e-9), tol=1e-7)
+
+
+@pytest.mark.parametrize("p", POWERS)
 def test_the_seed_decides(p: float) -> None:
     A = laws.draw(400, 5)
     first, again, other = (ellp.sketched_ellipsoid(A, p, seed=seed) for seed in (0, 0, 1))

@@ -1,5 +1,6 @@
 """The documentation's page of the measured sweep says what the committed record says."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -32,10 +33,15 @@ def test_the_example_makes_the_page_anywhere(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "report", raising=False)
     import report
 
+    shutil.copytree(RECORD, tmp_path / "record", ignore=shutil.ignore_patterns("table1.*", "figure1.*"))
+    monkeypatch.setattr(report, "RECORD", tmp_path / "record")
     monkeypatch.setattr(report, "IMAGES", tmp_path)
     monkeypatch.setattr(report, "PAGE", tmp_path / "page.html")
     monkeypatch.setattr(report, "TABLE", tmp_path / "table.md")
     assert "cells measured" in report.make()
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("page.html", "table.md", "minilm-drop-vs-bytes.svg", "minilm-drop-vs-rate.svg"),
+        *("record", "page.html", "table.md", "minilm-drop-vs-bytes.svg", "minilm-drop-vs-rate.svg"),
     }
+    made = {path.name for path in (tmp_path / "record").iterdir()}
+    assert made == {"run.json", "cells.jsonl", "table1.md", "table1.json", "figure1.png", "figure1.svg"}
+    assert (tmp_path / "record" / "table1.md").read_text() == (RECORD / "table1.md").read_text(), "run make figures"

@@ -63,6 +63,8 @@ def test_bytes_are_an_axis_of_methods_that_live_by_bytes(monkeypatch: pytest.Mon
     [
         ({"methods": ("pca",)}, "'pca'"),
         ({"keep": ()}, "--keep"),
+        ({"methods": ()}, "got none of one of them"),
+        ({"p": ()}, "got none of one of them"),
         ({"keep": (1.5,)}, "at most 1"),
         ({"keep": (0.0,)}, "above 0"),
         ({"p": (-1.0,)}, "p of 0"),

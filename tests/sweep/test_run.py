@@ -228,7 +228,7 @@ def test_importances_are_an_axis(made: Path, tmp_path: Path) -> None:
     assert all("token table" in cell["error"] for cell in failed.cells.values())
 
 
-@pytest.mark.parametrize("changes", [{"limit": 0}, {"batch": 0}, {"jobs": 0}, {"data": Path("nowhere")}])
+@pytest.mark.parametrize("changes", [{"limit": 0}, {"batch": 0}, {"jobs": 0}, {"seed": -1}, {"data": Path("nowhere")}])
 def test_bad_options_are_refused(made: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     options = {"data": made / "data"} | changes
     with pytest.raises(InputError, match="need"):
@@ -257,6 +257,11 @@ def test_the_command_tells_drops_and_the_verdict(made: Path) -> None:
     assert "lp p=1 keep 0.3" in done.stdout and "The claim" in done.stdout and "mean" in done.stdout
     record = json.loads(CliRunner().invoke(app, arguments(made, made / "whole", "--jobs", "1", "--json")).stdout)
     assert len(record["cells"]) == len(grid(made).cells()) and record["verdict"]["claim"]
+
+
+def test_no_processes_are_none(made: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, arguments(made, tmp_path / "run", "--jobs", "0"))
+    assert isinstance(done.exception, InputError) and "at least 1 process, got 0" in str(done.exception)
 
 
 @pytest.mark.slow

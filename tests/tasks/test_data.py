@@ -114,6 +114,7 @@ WRONG = {
     "an empty label": (STSB, "dev.csv", [{**ROWS[0], "label": ""}], "pass a split that has labels"),
     "a null label": (COLA, "dev.json", [{"sentence1": "a", "label": None}], "pass a split that has labels"),
     "a null text": (COLA, "dev.json", [{"sentence1": None, "label": 1}], "need a text under sentence1"),
+    "an object for a text": (COLA, "dev.json", [{"sentence1": {"a": 1}, "label": 1}], "sentence1, got a dict"),
     "a list of lists": (COLA, "dev.json", [[1, 2]], "need objects in dev.json"),
     "an empty list": (COLA, "dev.json", [], "need labelled examples, got none in dev.json"),
 }
@@ -137,6 +138,13 @@ def test_an_empty_file_is_named(tmp_path: Path, suffix: str) -> None:
 def test_a_header_alone_is_empty(tmp_path: Path) -> None:
     (tmp_path / "dev.tsv").write_text("sentence1\tlabel\n")
     with pytest.raises(InputError, match="got none in"):
+        read_task(COLA, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "between"), [("dev.tsv", "\t"), ("dev.csv", ",")])
+def test_columns_of_one_name_are_refused(tmp_path: Path, name: str, between: str) -> None:
+    (tmp_path / name).write_text(between.join(["sentence1", "sentence1", "label"]) + "\n")
+    with pytest.raises(InputError, match="got 'sentence1' twice"):
         read_task(COLA, tmp_path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ellp.bundle.model import Bundle
 from ellp.bundle.patterns import OTHER_FORMATS, PICKLES, REWRITTEN, TEMPLATES, TOKENIZER, VOCABULARIES, WEIGHTS, matches
 from ellp.errors import InputError
-from ellp.folder import looks_like_a_model
+from ellp.folder import looks_like_a_model, read_json
 
 
 def copy_side_files(bundle: Bundle, target: Path) -> list[str]:
@@ -30,12 +30,18 @@ def has_tokenizer(bundle: Bundle) -> bool:
 
 
 def check_side_files(folder: Path, adapter: Path | None, tokenizer_required: bool) -> None:
+    """A tokenizer lies beside the model, and what it has of JSON is whole, unless a model may be without one."""
     found = side_files(folder, adapter)
-    if tokenizer_required and not any(matches(Path(name).name, VOCABULARIES) for name in found):
+    if not tokenizer_required:
+        return
+    if not any(matches(Path(name).name, VOCABULARIES) for name in found):
         raise InputError(
             f"need a tokenizer beside the model, got none in {folder}: copy its tokenizer files there, "
             "or pass --no-tokenizer if the model has none"
         )
+    for name, path in found.items():
+        if name.endswith(".json") and matches(name, TOKENIZER):
+            read_json(path)
 
 
 def side_files(folder: Path | None, adapter: Path | None) -> dict[str, Path]:

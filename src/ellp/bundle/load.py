@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,6 @@ def load(kind: Any, folder: Path, config: Any, wanted: Wanted, given: frozenset[
         raise InputError(
             f"need {min(other)} to be {shape} as config.json says, got another shape in {folder}: {remedy}"
         )
-    absent = _unfilled(model, set(told["missing_keys"]) - given)
-    if absent:
-        raise InputError(
-            f"need every tensor of a {type(model).__name__}, got none for {', '.join(absent[:3])}"
-            f"{', ...' * (len(absent) > 3)} in {folder}, so they would be random: {remedy}"
-        )
     architecture = (config.architectures or [None])[0]
     if (
         kind is transformers.AutoModel
@@ -57,7 +53,34 @@ def load(kind: Any, folder: Path, config: Any, wanted: Wanted, given: frozenset[
             f"need a class that transformers knows, got {architecture!r} in {folder}, and no other uses "
             f"{min(told['unexpected_keys'])}: correct `architectures` in config.json or update transformers"
         )
+    absent = _unfilled(model, set(told["missing_keys"]) - given)
+    if absent:
+        raise InputError(
+            f"need every tensor of a {type(model).__name__}, got none for {', '.join(absent[:3])}"
+            f"{', ...' * (len(absent) > 3)} in {folder}, so they would be random: {remedy}"
+        )
+    uncounted = _uncounted(model, told["unexpected_keys"])
+    if uncounted:
+        raise InputError(
+            f"need a config.json that counts every layer, got one without {uncounted} in {folder}, which would be "
+            f"lost: {remedy}"
+        )
     return model.eval()
+
+
+def _uncounted(model: torch.nn.Module, unexpected: Iterable[str]) -> str | None:
+    """The first layer in the files that the model's own numbered layers do not reach."""
+    stacks = {name: len(stack) for name, stack in model.named_modules() if isinstance(stack, torch.nn.ModuleList)}
+    base = f"{getattr(model, 'base_model_prefix', '')}."
+    for key in sorted(unexpected):
+        for found in re.finditer(r"\.(\d+)\.", key):
+            stack = key[: found.start()]
+            known = next(
+                (stacks[name] for name in (stack, stack.removeprefix(base), base + stack) if name in stacks), None
+            )
+            if known is not None and int(found[1]) >= known:
+                return key[: found.end() - 1]
+    return None
 
 
 def _unfilled(model: torch.nn.Module, missing: set[str]) -> list[str]:

@@ -36,7 +36,7 @@ def reproduce(
     from ellp.evaluation import check_device
     from ellp.show_sweep import SweepProgress
     from ellp.sweep.grid import read_models
-    from ellp.sweep.run import cores
+    from ellp.sweep.run import processes
 
     if models is not None or not (output / "run.json").is_file():
         tasks = [name.strip() for name in task.split(",") if name.strip()]
@@ -52,7 +52,7 @@ def reproduce(
                 base=base,
                 limit=limit,
                 seed=seed,
-                jobs=jobs or (1 if place.startswith("cuda") else cores()),
+                jobs=processes(place) if jobs is None else jobs,
                 device=place,
                 allow_pickle=allow_pickle,
                 command=shlex.join(["ellp", *sys.argv[1:]]),

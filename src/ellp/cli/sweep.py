@@ -28,13 +28,14 @@ def sweep(
     task: Annotated[str, typer.Option(help="tasks of models that name none; comma between")] = "",
     data: Data = None,
     method: Annotated[
-        str, typer.Option(help="svd, lp, fwsvd, int8, int4, int3, int2; comma between")
+        str, typer.Option(help="svd, lp, fwsvd, int8, int4, int3, int2, coded, tapered; comma between")
     ] = "svd,lp,fwsvd,int8,int4,int3,int2",
     p: Annotated[str, typer.Option("--p", help="norms of lp, comma between: 1 is robust, 2 is the SVD")] = "1",
     keep: Annotated[str, typer.Option(help="shares of the parameters to keep, comma between")] = "0.85,0.72,0.59",
     share: Annotated[str, typer.Option("--bytes", help="shares of the float16 bytes, as 1/8,1/16")] = "",
     importance: Annotated[
-        list[str] | None, typer.Option(help="of lp's rows: uniform, prior, words, text:FILE, ...; comma between")
+        list[str] | None,
+        typer.Option(help="of the rows: uniform, prior, words, text:FILE, task-text, ...; comma between"),
     ] = None,
     layers: Annotated[
         str, typer.Option(help="embeddings, linear, all, or names with *: approximated together")
@@ -54,7 +55,7 @@ def sweep(
     from ellp.evaluation import check_device
     from ellp.show_sweep import SweepProgress, sweep_summary
     from ellp.sweep.grid import Grid, read_importances, read_models, read_norms, read_shares
-    from ellp.sweep.run import cores
+    from ellp.sweep.run import processes
     from ellp.sweep.run import sweep as measure
 
     grid = Grid(
@@ -76,7 +77,7 @@ def sweep(
             limit=limit,
             batch=batch,
             seed=seed,
-            jobs=jobs or (1 if place.startswith("cuda") else cores()),
+            jobs=processes(place) if jobs is None else jobs,
             device=place,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,

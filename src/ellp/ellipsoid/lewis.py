@@ -208,6 +208,15 @@ def first_frame(rows: Table, p: float, seed: int) -> Frame:
     return gram_frame(rows, p) or careful_frame(rows, p)
 
 
+def frame_of(rows: Table, ellipsoid: Ellipsoid) -> Frame | None:
+    """The frame of an ellipsoid found before; None if it is flat and could hide an axis of these rows."""
+    sigma = torch.as_tensor(ellipsoid.sigma).to(rows.device, torch.float64)
+    axes = torch.as_tensor(ellipsoid.axes).to(rows.device, torch.float64)
+    if rows.basis is not None or axes.shape != (rows.width, rows.width) or _rank(rows, sigma) < rows.width:
+        return None
+    return Frame.at(rows, torch.linalg.qr((sigma / rows.scale)[:, None] * axes.T, mode="r").R)
+
+
 def _sample_steps(p: float) -> int:
     """Steps that halve the start's error at least, by the contraction rate; the sample's noise hides the rest."""
     rate = abs(1 - p / 2) if p < DAMPED_FROM else (p - 2) / (p + 2)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ellp.ellipsoid.certificate import Ellipsoid
 from ellp.ellipsoid.john import john
-from ellp.ellipsoid.lewis import MAX_STEPS, lewis
+from ellp.ellipsoid.lewis import MAX_STEPS, frame_of, lewis
 from ellp.ellipsoid.loewner import loewner
 from ellp.ellipsoid.sketch import sketched_frame
 from ellp.errors import InputError
@@ -40,6 +40,7 @@ class Solver:
     max_steps: int = MAX_STEPS
     strict: bool = True
     progress: Progress | None = None
+    start: Ellipsoid | None = None
 
     def ellipsoid(self, rows: Rows) -> Ellipsoid:
         if self.method == "svd":
@@ -59,6 +60,7 @@ class Solver:
             self.tol,
             max_steps=self.max_steps,
             strict=self.strict,
+            start=None if self.start is None else frame_of(rows, self.start),
             seed=self.seed,
             progress=told,
         )

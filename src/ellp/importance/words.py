@@ -103,7 +103,7 @@ def word_frequencies(language: str) -> dict[str, float]:
     chance = random.Random(0)
     found: dict[str, float] = {}
     for word, share in wordfreq.get_frequency_dict(language, "best").items():
-        spelled = [word] if not re.search("00", word) else [_some_number(word, chance) for _ in range(NUMBERS)]
+        spelled = [word] if "00" not in word else [_some_number(word, chance) for _ in range(NUMBERS)]
         for one in spelled:
             found[one] = found.get(one, 0.0) + share / len(spelled)
     return found
@@ -165,8 +165,9 @@ def languages_of(vocabulary: Vocabulary) -> dict[str, float]:
 def _cover(spelling: Spelling, wordfreq: Any, language: str) -> float:
     """The share of a language's commonest words that are single tokens, in their usual form."""
     bins = wordfreq.get_frequency_list(language, "small")
-    listed = [word for words in bins for word in words if not re.search(r"\d", word)]
-    foreign = sum(word.isascii() for word in listed[:PROBES]) < PROBES / 2  # then what is ASCII is borrowed
+    listed, seen = itertools.tee(word for words in bins for word in words if not re.search(r"\d", word))
+    first = list(itertools.islice(seen, PROBES))
+    foreign = sum(word.isascii() for word in first) < PROBES / 2  # then what is ASCII is borrowed
     shortest = 2 if language in ("zh", "ja", "ko") else 4
     own = (word for word in listed if len(word) >= shortest and not (foreign and word.isascii()))
     words = list(itertools.islice(own, PROBES))

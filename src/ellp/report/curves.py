@@ -66,6 +66,9 @@ class Key:
         return self.method in {"svd", "fwsvd", "lp"}
 
 
+SVD = Key("svd", None, None)
+
+
 @dataclass(frozen=True)
 class Point:
     """One setting of a series, with what it did to every task; ``average`` only where no task is missing."""
@@ -266,10 +269,11 @@ def _series(cells: list[Cell | Failure], tasks: list[str]) -> tuple[Series, ...]
     for key, places in found.items():
         points = [point for at, group in places.items() if (point := _point(at, group, tasks)) is not None]
         series.append(Series(key, tuple(sorted(points, key=lambda point: -point.share))))
-    return tuple(sorted((one for one in series if one.points), key=lambda one: _rank(one.key)))
+    return tuple(sorted((one for one in series if one.points), key=lambda one: series_order(one.key)))
 
 
-def _rank(key: Key) -> tuple[Any, ...]:
+def series_order(key: Key) -> tuple[Any, ...]:
+    """The place of a series among the others: the baselines first, rounding last."""
     place = ORDER.index(key.method) if key.method in ORDER else len(ORDER) + (key.method == "rounding")
     return (place, key.importance is not None, key.importance or "", key.p if key.p is not None else -1.0, key.method)
 

@@ -80,13 +80,21 @@ def draw(panel: Panel, axis: str) -> Figure | None:
             for series in shown:
                 _curve(axes, series, every[series.key], task, axis)
             _dress(axes, axis, "average" if task is None else task_label(task))
-        for axes in list(grid.flat)[len(tasks) :]:
-            axes.set_visible(False)
         for axes in grid[:, 0]:
             axes.set_ylabel("drop, points")
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(shown)))
+        _legend(figure, grid[0, 0], list(grid.flat)[len(tasks) :])
     return figure
+
+
+def _legend(figure: Figure, drawn: Axes, spare: list[Axes]) -> None:
+    """The series' names, in a place of the grid that is left over, or below it."""
+    handles, labels = drawn.get_legend_handles_labels()
+    for axes in spare:
+        axes.set_axis_off()
+    if spare and len(labels) <= 9:
+        spare[0].legend(handles, labels, loc="center", fontsize=10.5, labelspacing=0.7, handlelength=2.6)
+    else:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
 
 
 def rendered(figure: Figure, kind: str) -> bytes:

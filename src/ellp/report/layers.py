@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ellp.report.curves import key_of, power
+from ellp.report.curves import key_of, power, series_order
 from ellp.report.read import Cell, Run
 from ellp.report.wording import share
 
@@ -138,8 +138,9 @@ def _certificates(cells: list[Cell], width: int | None) -> Iterable[Certified]:
     for cell in cells:
         if cell.certificate:
             groups.setdefault((key_of(cell), cell.keep, cell.rank), []).append(cell)
-    for (key, keep, rank), group in groups.items():
-        p = 2.0 if key.method == "svd" else key.p
+    for key, keep, rank in sorted(groups, key=lambda found: (series_order(found[0]), -(found[1] or 0))):
+        group = groups[key, keep, rank]
+        p = 2.0 if key.method in ("svd", "fwsvd") else key.p
         yield Certified(
             key.label,
             "" if keep is None else f"keep {keep:.4g}",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ellp.report.curves import Key, Panel, Series
+from ellp.report.curves import SVD, Key, Panel, Series
 
 LIGHT = ("#59616c", "#0063b1", "#b84300", "#00785a", "#a33b7c", "#8a6000", "#00798c", "#6a51a3")
 DARK = ("#aeb7c2", "#5cb3ff", "#ff9a62", "#3fd0a4", "#f092c4", "#f0c14b", "#5fd0e0", "#b9a3f5")
 DASHES = ("solid", "dash", "dot", "dashdot")
 MARKERS = ("circle", "square", "diamond", "up", "down", "cross", "hexagon")
-SVD = Key("svd", None, None)
 FIXED = {SVD: 0, Key("lp", 1.0, None): 1, Key("rounding", None, None): 5}
 SHOWN = 6
 

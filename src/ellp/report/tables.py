@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ellp.markdown import table, text
-from ellp.report.curves import Estimate, Key, Panel, Point, Series, task_label
+from ellp.report.curves import SVD, Estimate, Key, Panel, Point, Series, task_label
 from ellp.report.summary import Choice, Summary
 from ellp.report.wording import interval, points, share
 
@@ -162,6 +162,6 @@ def _shortest(panel: Panel, summary: Summary) -> tuple[list[tuple[str, Line]], i
     every = [(block.label, line) for block in blocks(panel, summary) for line in block.lines]
     if len(every) <= MOST_LINES:
         return every, 0
-    base = {Key("svd", None, None).label, Key("lp", 1.0, None).label, Key("rounding", None, None).label}
+    base = {SVD.label, Key("lp", 1.0, None).label, Key("rounding", None, None).label}
     chosen = [(label, line) for label, line in every if line.front or line.note or label in base]
     return chosen[:MOST_LINES], len(every) - len(chosen[:MOST_LINES])

@@ -107,6 +107,8 @@ class Grid:
         for norm in self.p:
             if not norm >= 0:
                 raise InputError(f"need p of 0 or more, got {norm}: 1 is robust, 2 is the SVD")
+        if next(self.variants(), None) is None:
+            raise InputError("need a method, a norm and an importance, got none of one of them: name at least one each")
         keys = [entry.key for entry in self.models]
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:

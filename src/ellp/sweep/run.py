@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ellp.errors import InputError
+from ellp.evaluation import check_options
 from ellp.sweep.bench import Job, failed
 from ellp.sweep.cache import Cache
 from ellp.sweep.comparisons import comparisons
@@ -55,7 +56,9 @@ def sweep(
     ``jobs`` processes share the work. Killed at any moment and called again, it goes on where it stopped; the cells do
     not depend on how often that happens. Cells that failed are only tried ``again`` when that is asked for.
     """
-    _check(data, limit, batch, jobs)
+    check_options(data, limit, batch, seed)
+    if jobs < 1:
+        raise InputError(f"need at least 1 process, got {jobs}: leave --jobs out for one a core")
     settings: dict[str, Any] = {
         "command": command,
         "versions": versions(),
@@ -178,23 +181,14 @@ def spectrum_norms(grid: Grid) -> tuple[float, ...]:
     return tuple(sorted(chosen))
 
 
-def cores() -> int:
-    """How many cores this process may use."""
+def processes(device: str) -> int:
+    """How many processes suit a device: one on a GPU, one a core that this process may use elsewhere."""
+    if device.startswith("cuda"):
+        return 1
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
         return os.cpu_count() or 1
-
-
-def _check(data: Path | None, limit: int | None, batch: int, jobs: int) -> None:
-    if data is not None and not data.exists():
-        raise InputError(f"need a file or folder with labelled texts, got {data}: check --data")
-    if limit is not None and limit < 1:
-        raise InputError(f"need a limit of at least 1 example, got {limit}: leave it out for all")
-    if batch < 1:
-        raise InputError(f"need a batch of at least 1, got {batch}: 32 is a good size")
-    if jobs < 1:
-        raise InputError(f"need at least 1 process, got {jobs}: leave --jobs out for one a core")
 
 
 def data_marks(tasks: tuple[str, ...], data: Path | None) -> dict[str, str]:

@@ -92,8 +92,9 @@ def read_rows(
     texts, labels = [], []
     for number, row in enumerate(rows[:limit], start=1):
         for name in columns:
-            if row.get(name) is None:
-                raise InputError(f"need a text under {name}, got none in example {number} of {origin}: complete it")
+            if not isinstance(row.get(name), (str, int, float)):
+                found = "none" if row.get(name) is None else f"a {type(row[name]).__name__}"
+                raise InputError(f"need a text under {name}, got {found} in example {number} of {origin}: correct it")
         texts.append(tuple(str(row[name]) for name in columns))
         labels.append(_label(row.get("label"), task, number, origin))
     return texts, labels
@@ -151,13 +152,21 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 def _parsed(lines: Any, path: Path) -> Iterable[Any]:
     if path.suffix == ".tsv":  # GLUE's files are not quoted: a quotation mark is text
-        return csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return _table(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE), path)
     if path.suffix == ".csv":
-        return csv.DictReader(lines)
+        return _table(csv.DictReader(lines), path)
     if path.suffix == ".jsonl":
         return (json.loads(line) for line in lines if line.strip())
     found = json.loads(lines.read() or "[]")
     return found if isinstance(found, list) else [found]
+
+
+def _table(rows: csv.DictReader[str], path: Path) -> Iterable[Any]:
+    names = list(rows.fieldnames or ())
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"need columns of different names in {path.name}, got {twice!r} twice: rename one of them")
+    return rows
 
 
 def _parquet(path: Path) -> list[dict[str, Any]]:
