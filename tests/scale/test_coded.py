@@ -20,13 +20,13 @@ from ellp.scale.coded import CodeJob, code_file
 from ellp.scale.coded_file import open_coded
 from ellp.scale.factor import Place
 
-ROWS, COLUMNS = 21_000, 24
+ROWS, COLUMNS = 40_000, 24
 SIZE = ROWS * COLUMNS // 4  # an eighth of float16
 
 
 @pytest.fixture(autouse=True)
 def _smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coded, "SAMPLED", 6000)
+    monkeypatch.setattr(coded, "SAMPLED", 16000)
 
 
 def table() -> np.ndarray[Any, Any]:
@@ -66,13 +66,13 @@ def test_within_the_bytes_and_nearly_as_good_as_from_memory(tmp_path: Path, weig
     rows, given = table(), WEIGHED[weighed]
     np.save(tmp_path / "a.npy", rows)
     record = code_file(tmp_path / "a.npy", CodeJob(SIZE, **given), Place(tmp_path / "a.safetensors"))
-    assert 0.97 * SIZE < record["bytes"] <= SIZE and record["reads"] <= 3
+    assert 0.93 * SIZE < record["bytes"] <= SIZE and record["reads"] <= 3
     assert record["bytes_written"] < SIZE + 4096  # beside the code: a header
     stored = open_coded(tmp_path / "a.safetensors")
     read = stored.rows(torch.arange(ROWS))
     assert lost(rows, read, **given) == pytest.approx(record["error"], rel=1e-3)
     in_memory = code_table(torch.from_numpy(rows), SIZE, **{name: torch.from_numpy(x) for name, x in given.items()})
-    assert record["error"] < 1.2 * in_memory.error
+    assert record["error"] < 1.25 * in_memory.error
     some = torch.tensor([ROWS - 1, 5, 5, 12_345])
     assert torch.equal(stored.rows(some), read[some])
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a.npy", "a.safetensors"]
@@ -85,7 +85,7 @@ def test_the_same_bytes_again_with_any_number_of_threads(tmp_path: Path, monkeyp
     for threads in (1, 3):
         monkeypatch.setattr(coded, "threads_for", lambda *_, threads=threads: coded_threads(threads))
         code_file(tmp_path / "a.npy", CodeJob(SIZE), Place(tmp_path / "a.safetensors", force=True))
-        contents.append((tmp_path / "a.safetensors").read_bytes())
+        contents.append(after_header(tmp_path / "a.safetensors"))
     assert contents[0] == contents[1]
 
 
@@ -107,7 +107,7 @@ RUN = """
 import sys
 from pathlib import Path
 import ellp.scale.coded as coded, ellp.scale.parts as parts, ellp.scale.passes as passes
-coded.SAMPLED, parts.PART, passes.PATIENCE = 6000, 2**16, 0.0
+coded.SAMPLED, parts.PART, passes.PATIENCE = 16000, 2**16, 0.0
 place = coded.Place(Path(sys.argv[2]), force=True)
 coded.code_file(sys.argv[1], coded.CodeJob(int(sys.argv[3])), place)
 """
@@ -127,12 +127,12 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     running.wait()
     assert not (tmp_path / "killed.safetensors").exists() and folder.is_dir()
     subprocess.run(command, check=True)
-    whole, killed = (safe_tensors(tmp_path / f"{name}.safetensors") for name in ("whole", "killed"))
+    whole, killed = (after_header(tmp_path / f"{name}.safetensors") for name in ("whole", "killed"))
     assert whole == killed and not folder.exists()
 
 
-def safe_tensors(path: Path) -> bytes:
-    """All that follows the header, which tells the file's own name."""
+def after_header(path: Path) -> bytes:
+    """All but the header, which tells the file's own name and how fast it was made."""
     content = path.read_bytes()
     return content[8 + int.from_bytes(content[:8], "little") :]
 
@@ -163,6 +163,6 @@ def test_what_is_no_code_is_refused(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(InputError):
             open_coded(path)
+    np.save(tmp_path / "b.npy", table())
     with pytest.raises(InputError, match="rounding"):
-        np.save(tmp_path / "b.npy", table())
         code_file(tmp_path / "b.npy", CodeJob(SIZE, coder="rounding"), Place(tmp_path / "b.safetensors"))

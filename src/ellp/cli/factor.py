@@ -48,7 +48,7 @@ def factor(
 
     shape = open_source(source).shape
     if bytes is not None or size is not None:
-        _only_codes(rank=rank, keep=keep, refine=refine, passes=passes)
+        _only_codes(rank=rank, keep=keep, refine=refine, passes=passes, method=None if method == "lewis" else method)
         budget = code_size(shape, bytes, size)
         directions = None if metric is None else store.read_matrix(str(metric))
         code = CodeJob(budget, p, importance, directions, coder, seed)

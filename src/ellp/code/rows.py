@@ -34,6 +34,10 @@ class Sample(NamedTuple):
     weight: Tensor
     chance: Tensor
 
+    def half(self, which: int) -> Sample:
+        """Every other row: a code learned from one half is priced by the other, which it has not seen."""
+        return Sample(self.matrix[which::2], self.weight[which::2], self.chance[which::2] / 2)
+
 
 @dataclass(frozen=True)
 class RowCoder:
@@ -52,18 +56,18 @@ class RowCoder:
         return levels_up_to(self.stages.count)
 
     def code(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes (rows x M), the index of every row's length, and its squared errors: coded, and as the mean alone."""
+        """Codes (rows x M), the index of every row's length, and its errors in the metric: coded, as the mean alone."""
         centred, weight = rows.float() - self.mean, weight.clamp(min=1e-30)
         codes, errors = encode(centred @ self.into, self.stages, SLACK * self.mu / weight)
         choice = choose(errors, weight, self.levels, self.mu)
         read = decode(codes, self.levels[choice].long(), self.stages)
         lost = centred - read @ self.axes[: read.shape[1]]
-        both = torch.stack([lost, centred]) if self.root is None else torch.stack([lost, centred]) @ self.root
-        return codes, choice, both.double().square().sum(dim=2)
+        both = torch.stack([lost, centred])
+        return codes, choice, (both if self.root is None else both @ self.root).double()
 
 
 def row_coder(found: Coded, sample: Sample, count: int, room: int, metric: Tensor | None) -> RowCoder:
-    """The coder of a code of the ``sample``, at the price under which ``count`` rows take ``room`` bytes.
+    """The coder of a code, at the price under which ``count`` rows take ``room`` bytes, as the ``sample`` tells.
 
     ``metric`` is the factor S of the metric on errors.
     """

@@ -21,7 +21,7 @@ from ellp.options import How
 from ellp.rows import Rows, Sums
 from ellp.scale.budget import parse_memory, threads_for
 from ellp.scale.coded_file import Streams, write_code
-from ellp.scale.factor import Place
+from ellp.scale.factor import Place, check_inputs
 from ellp.scale.journal import Journal, fingerprint, run_folder
 from ellp.scale.ondisk import OnDisk, Stored, Task
 from ellp.scale.output import check_target
@@ -55,8 +55,8 @@ def code_file(table: str | Path, job: CodeJob, place: Place, watch: Watch | None
     source = open_source(str(table))
     if place.output is None or place.output.suffix != ".safetensors":
         raise InputError(f"need an output that ends in .safetensors, got {place.output}: name one")
-    inputs = [str(part) for part in (table, job.importance) if isinstance(part, (str, Path))]
-    check_target(place.output, torch.float32, place.force, [*inputs, *place.inputs])
+    check_target(place.output, torch.float32, place.force)
+    check_inputs(place.output, source, job.importance, place)
     with run_folder(place.output) as folder, one_thread():
         making = _Making(str(table), source, job, place.output, folder, parse_memory(place.memory), watch or Nobody())
         path, record = making.whole() if source.shape[0] <= SAMPLED else making.streamed()
@@ -95,24 +95,24 @@ class _Making:
         parts = parts_of(self.source.shape, dtype)
         passes = Passes(parts, workers, Journal(self.folder), stored.stamp(), self.watch)
         scan, sample = _scan(stored, passes, self.job.seed)
-        found, coder = self._learn(sample)
+        found, coder = self._learn(sample.half(0), sample.half(1))
         small = {name: part for name, part in found.tensors.items() if name not in OF_ROWS} | {"levels": coder.levels}
         room = self.job.size - self._fixed(small)
         streams, sums = self._pass(replace(stored, unit=scan.unit), passes, coder)
         aim = float(room)
-        while int(sums[2]) > room:
-            aim *= CLOSER * room / int(sums[2])
-            coder = repriced(coder, sample, count, int(aim))
+        while int(sums[0]) > room:
+            aim *= CLOSER * room / int(sums[0])
+            coder = repriced(coder, sample.half(1), count, int(aim))
             streams, sums = self._pass(replace(stored, unit=scan.unit), passes, coder)
-        total = int(sums[2])
-        record = self._record(found, self._fixed(small) + total, float(sums[0] / sums[1]), len(passes.names))
+        total = int(sums[0])
+        record = self._record(found, self._fixed(small) + total, _share(sums), len(passes.names))
         record["rows_per_second"] = passes.speed
         path = self.folder / "code.safetensors"
         write_code(path, streams, parts, small, total, record)
         return path, record
 
-    def _learn(self, sample: Sample) -> tuple[Coded, RowCoder]:
-        """A code of the sample, with as many bytes a row as the table has, and the coder made of it."""
+    def _learn(self, sample: Sample, other: Sample) -> tuple[Coded, RowCoder]:
+        """A code of a sample, with as many bytes a row as the table has, and the coder made of it."""
         (count, columns), held = self.source.shape, len(sample.matrix)
         fixed = min(self.job.size // 2, axes_bytes(columns, columns, 8) + FLOAT * columns)
         size = fixed + int((self.job.size - fixed) * held / count)
@@ -124,7 +124,7 @@ class _Making:
         small = {name: part for name, part in found.tensors.items() if name not in OF_ROWS}
         small["levels"] = torch.zeros(min(256, len(small["scale"]) + 1), dtype=torch.int16)
         root = None if self.job.metric is None else metric_factor(self.job.metric, columns)
-        return found, row_coder(found, sample, count, self.job.size - self._fixed(small), root)
+        return found, row_coder(found, other, count, self.job.size - self._fixed(small), root)
 
     def _search(self, matrix: Tensor, weight: Tensor | None, size: int, coder: How) -> Coded:
         metric = None if self.job.metric is None else torch.as_tensor(self.job.metric)
@@ -165,24 +165,31 @@ class _Making:
 
 
 def coded(rows: Rows, coder: RowCoder, streams: Streams) -> Sums:
-    """The kernel: codes are kept; the weighted squared error, that of the mean alone, and the bytes."""
+    """The kernel: codes are kept; their bytes, the weighted squared error, and the moments of the rows."""
     steps, levels = torch.arange(coder.stages.count), coder.levels
     choices, pieces = [], []
-    errors = torch.zeros(2, dtype=torch.float64)
+    errors, moment = torch.zeros(2, dtype=torch.float64), torch.zeros(rows.columns, dtype=torch.float64)
     for block, weight in zip(torch.split(rows.matrix, BLOCK), torch.split(rows.weight, BLOCK), strict=True):
-        codes, choice, lost = coder.code(block, weight.float())
+        codes, choice, both = coder.code(block, weight.float())
         pieces.append(codes[steps < levels[choice][:, None]])
         choices.append(choice.to(torch.uint8))
-        errors += lost @ weight
+        errors += both.square().sum(dim=2) @ weight
+        moment += weight @ both[1]
     stream = torch.cat(pieces)
     streams.keep(rows.first, torch.cat(choices), stream)
-    return errors[0], errors[1], torch.tensor(len(stream))
+    return torch.tensor(len(stream)), errors, rows.weight.sum(), moment
+
+
+def _share(sums: Sums) -> float:
+    """The error over that of the mean of all rows, which only now is known exactly."""
+    _, (error, size), weight, moment = sums
+    return float(error / (size - moment.square().sum() / weight))
 
 
 def _scan(stored: Stored, passes: Passes, seed: int) -> tuple[Scan, Sample]:
-    """The first pass: sums of the importances, and rows drawn by importance."""
+    """The first pass: sums of the importances, and rows drawn by importance and by size."""
     count, dtype = stored.source.shape[0], stored.source.dtype
     view = {"work": torch.float64 if dtype == torch.float64 else torch.float32}
-    sums = passes.run(Task(stored, view, scanned, (SAMPLED, 0.0, seed, 0)), Pruned(SAMPLED), "scan")
+    sums = passes.run(Task(stored, view, scanned, (SAMPLED, 2.0, seed, 0)), Pruned(SAMPLED), "scan")
     scan = Scan.of(sums, count, stored.importance is not None)
     return scan, Sample(*scan.drawn(SAMPLED))

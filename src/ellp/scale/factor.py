@@ -99,7 +99,7 @@ def factorize_file(
     output = None
     if place.output is not None:
         check_target(place.output, source.dtype, place.force)
-        _check_inputs(place.output, source, job, place)
+        check_inputs(place.output, source, job.importance, place)
         output = Output(place.output.absolute(), source.shape, min(job.rank, *source.shape), source.dtype)
     with in_range(job.p), run_folder(output.target) if output else nullcontext() as folder:
         if output is not None and folder is not None:
@@ -117,10 +117,10 @@ def factorize_file(
         return _deliver(str(table), source, job, place, output, solved)
 
 
-def _check_inputs(target: Path, source: Source, job: Job, place: Place) -> None:
+def check_inputs(target: Path, source: Source, importance: Array | str | Path | None, place: Place) -> None:
     """The output is none of the files that are read."""
     real = os.path.realpath(target)
-    read = [str(job.importance)] if isinstance(job.importance, (str, Path)) else []
+    read = [str(importance)] if isinstance(importance, (str, Path)) else []
     if real in {*_texts(source.stamp()), *map(os.path.realpath, [*read, *place.inputs])}:
         raise InputError(f"need an output beside the input, got the input {target} itself: choose another name")
 
