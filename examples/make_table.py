@@ -1,4 +1,4 @@
-"""Write a table of any size: correlated columns and heavy-tailed row lengths, as embeddings of users or words have.
+"""Write a table of any size: correlated columns, and rows with heavy-tailed lengths as embeddings have.
 
     python examples/make_table.py table.npy --rows 12500000 --columns 128      # 6.4 GB
     python examples/make_table.py table.npy --bytes 6GB --columns 128

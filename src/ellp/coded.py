@@ -7,13 +7,15 @@ a model is cast. A batch decodes the rows it asks for, each once; the dense tabl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ellp.code.reading import SHAPES, check_code, read_rows
+from ellp.code.checking import LAYOUTS, check_code, digest
+from ellp.code.reading import read_rows
 from ellp.errors import InputError
 
 BLOCK = 4096  # rows a head decodes at a time
@@ -27,6 +29,7 @@ class _Coded:
     """What coded tables have in common; ``settings`` are kept in the model's config."""
 
     settings: dict[str, int]
+    mark: str | None = None
 
     def stored(self) -> dict[str, Tensor]:
         """The tensors of the code, by the names of its layout."""
@@ -46,7 +49,10 @@ class _Coded:
 
     def check(self) -> None:
         """Complain about a code that was damaged on its way; reading one could go wrong silently."""
-        check_code(self.kind, self.stored(), self.settings["bits"], (self.num_embeddings, self.embedding_dim))  # type: ignore[attr-defined]
+        stored = self.stored()
+        check_code(self.kind, stored, self.settings["bits"], (self.num_embeddings, self.embedding_dim))  # type: ignore[attr-defined]
+        if self.mark not in (None, found := digest(stored)):
+            raise InputError(f"need a code with the mark {self.mark}, got {found}: the code is damaged, write it again")
 
 
 def look_up(table: CodedEmbedding, input: Tensor) -> Tensor:
@@ -104,8 +110,10 @@ def install_code(
     kind: str,
     tensors: Mapping[str, Tensor],
     settings: dict[str, int],
+    mark: str | None = None,
 ) -> None:
-    """Turn a dense table, in place, into a coded one, and the heads that share it into readers of its code."""
+    """Turn a dense table, in place, into a coded one, and the heads that share it into readers of its code. ``mark`` is
+    the :func:`~ellp.code.checking.digest` that the code must have once it is loaded."""
     trained = table.weight.requires_grad
     table.__class__ = coded_class(type(table), CodedEmbedding)
     del table._parameters["weight"]
@@ -117,7 +125,7 @@ def install_code(
             holder.register_parameter(last, nn.Parameter(tensor, requires_grad=trained))
         else:
             holder.register_buffer(last, tensor)
-    table.kind, table.settings = kind, settings
+    table.kind, table.settings, table.mark = kind, settings, mark
     for layer in tied.values():
         plain = CodedTwin if isinstance(layer, nn.Embedding) else CodedHead
         layer.__class__ = coded_class(type(layer), plain)
@@ -148,19 +156,22 @@ def _blank(dense: type[nn.Module], plain: type[nn.Module]) -> Any:
     return made.__new__(made)
 
 
-def empty_code(kind: str, layout: Mapping[str, Any], like: Tensor) -> dict[str, Tensor]:
+def empty_code(kind: str, layout: Any, like: Tensor) -> dict[str, Tensor]:
     """Tensors of the right shapes and types, to be filled when a checkpoint is loaded; real numbers in the model's
     dtype. ``layout`` maps names to a type and sides, as :func:`layout_of` writes them."""
-    if kind not in SHAPES or set(layout) != set(SHAPES[kind]):
-        raise InputError(
-            f"need the layout of a code, got {kind!r} with {', '.join(layout) or 'nothing'}: restore config.json"
-        )
+    known = LAYOUTS.get(kind)
+    if known is None or not isinstance(layout, Mapping) or set(layout) != set(known):
+        got = ", ".join(map(str, layout)) if isinstance(layout, Mapping) else type(layout).__name__
+        raise InputError(f"need the layout of a code, got {kind!r} with {got or 'nothing'}: restore config.json")
     made = {}
-    for name, (dtype, *sides) in layout.items():
-        if dtype not in ("real", "uint8", "int8", "int16", "int64") or any(not 0 <= side < 2**40 for side in sides):
-            raise InputError(f"need a layout with known types and sizes, got {dtype!r} for {name}: restore config.json")
-        kind_of_number = like.dtype if dtype == "real" else getattr(torch, dtype)
-        made[name] = torch.empty(*sides, dtype=kind_of_number, device=like.device)
+    for name, (wanted, count) in known.items():
+        dtype, *sides = layout[name] if isinstance(layout[name], list) and layout[name] else [None]
+        whole = all(isinstance(side, int) and 0 <= side < 2**40 for side in sides) and math.prod(sides) < 2**40
+        if dtype != wanted or len(sides) != count or not whole:
+            raise InputError(f"need {name} as {wanted} with {count} sides, got {layout[name]!r}: restore config.json")
+        made[name] = torch.empty(
+            *sides, dtype=like.dtype if dtype == "real" else getattr(torch, dtype), device=like.device
+        )
     return made
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers.quantizers.auto import (
     AUTO_QUANTIZATION_CONFIG_MAPPING,
@@ -118,7 +119,7 @@ class EllpConfig(QuantizationConfigMixin):
         self.factorized = [_entry(layer, {"rank": layer.rank}) for layer in changed if layer.rank is not None]
         codes = [(layer, layer.coded) for layer in changed if layer.coded is not None]
         self.coded = [
-            _entry(layer, {"code": facts.kind, "settings": facts.settings, "layout": facts.layout})
+            _entry(layer, {"code": facts.kind, "settings": facts.settings, "layout": facts.layout, "mark": facts.mark})
             for layer, facts in codes
         ] or None
         self.format = FORMAT if self.coded else 1
@@ -148,8 +149,17 @@ class EllpQuantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         if self.pre_quantized:
+            check_files(kwargs.get("checkpoint_files") or [], self.quantization_config)
             make_room(model, self.quantization_config)
         return model
+
+    def update_missing_keys(self, model: nn.Module, missing_keys: list[str], prefix: str) -> list[str]:
+        """Version 4's way to say that something is not there, which version 5 no longer asks for."""
+        codes = [entry["name"] for entry in self.quantization_config.coded or []]
+        absent = [key for key in missing_keys if key.rpartition(".")[0].removesuffix(".proj") in codes]
+        if absent:
+            raise _incomplete(absent)
+        return missing_keys
 
     def _process_model_after_weight_loading(self, model: nn.Module, **kwargs: Any) -> nn.Module:
         if not self.pre_quantized:
@@ -198,6 +208,32 @@ def weights_of(model: Any, config: EllpConfig) -> dict[str, Any]:
     return {"importance": found.importance, "metric": found.metric}
 
 
+def check_files(files: Iterable[str | Path], config: EllpConfig) -> None:
+    """That a checkpoint has every tensor of its codes: what is missing would be filled with whatever memory holds."""
+    wanted = {f"{entry['name']}.{tensor}" for entry in config.coded or [] for tensor in entry.get("layout") or ()}
+    if not wanted:
+        return
+    found = {name for file in files for name in _names(Path(file))}
+    if found & wanted and wanted - found:  # none at all: transformers has renamed them, and looks for them itself
+        raise _incomplete(sorted(wanted - found))
+
+
+def _names(file: Path) -> list[str]:
+    """The tensors in a file."""
+    try:
+        with safe_open(file, "pt") as tensors:
+            return list(tensors.keys())
+    except (SafetensorError, OSError) as error:
+        raise InputError(
+            f"need a whole safetensors file, got {file.name} ({first_line(error)}): copy it again"
+        ) from None
+
+
+def _incomplete(absent: list[str]) -> InputError:
+    more = ", ..." * (len(absent) > 3)
+    return InputError(f"need every tensor of a code, got none for {', '.join(absent[:3])}{more}: restore the weights")
+
+
 def make_room(model: Any, config: EllpConfig) -> None:
     """Swap empty factorized layers into a model whose weights are about to be loaded.
 
@@ -218,7 +254,7 @@ def make_room(model: Any, config: EllpConfig) -> None:
         layer = replace(layer, name=name, kind=entry["kind"], tied=tied, skipped=None)
         like = model.get_submodule(name).weight
         if "code" in entry:
-            facts = CodeFacts(entry["code"], dict(entry["settings"]), entry["layout"], 0, 0.0, {})
+            facts = _facts(entry)
             layer = replace(layer, size=0, coded=facts)
             install_empty_code(model, layer, empty_code(facts.kind, facts.layout, like), facts)
         else:
@@ -227,6 +263,14 @@ def make_room(model: Any, config: EllpConfig) -> None:
         done.append(layer)
     model.config.quantization_config = config.filled(done)
     declare_aliases(model)
+
+
+def _facts(entry: dict[str, Any]) -> CodeFacts:
+    """What ``config.json`` says about a code."""
+    settings = entry.get("settings")
+    if not isinstance(settings, dict) or not isinstance(settings.get("bits"), int):
+        raise InputError(f"need the settings of a code, got {settings!r}: restore config.json")
+    return CodeFacts(str(entry["code"]), dict(settings), entry.get("layout") or {}, entry.get("mark"))
 
 
 def _name_here(model: Any, name: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from ellp.errors import InputError
@@ -17,14 +17,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """How a table was coded: what a reload needs (``kind``, ``settings``, ``layout``) and what it cost."""
+    """How a table was coded: what a reload needs (``kind``, ``settings``, ``layout`` and the ``mark`` of the code's
+    integers) and what it cost."""
 
     kind: str
     settings: dict[str, int]
     layout: dict[str, list[Any]]
-    bytes: int
-    error: float
-    record: dict[str, Any]
+    mark: str | None = None
+    bytes: int = 0
+    error: float = 0.0
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

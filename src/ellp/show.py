@@ -110,6 +110,23 @@ def factor_summary(record: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def code_summary(record: Mapping[str, Any]) -> str:
+    """A coded table in a few lines for a person."""
+    (rows, columns), chosen, used = record["shape"], record["chosen"], record["bytes"]
+    whole = record["bytes_in_float16"]
+    return "\n".join(
+        [
+            f"{rows} x {columns}  ->  {size(used)} of the {size(record['bytes_asked'])} asked for",
+            f"size         {size(whole)} in float16 -> {size(used)}  ({used / whole:.1%})",
+            f"code         {record['kind']}, {chosen['coder']}",
+            f"error        {record['error']:.3%} of the rows' weighted square around their mean",
+            f"read         {record['reads']} times{_speed(record['rows_per_second'])}",
+            f"written to   {record['output']}  ({size(record['bytes_written'])})",
+            f"read it by   ellp.scale.coded_file.open_coded({record['output']!r}).rows(ids)",
+        ]
+    )
+
+
 def _speed(rows_per_second: float | None) -> str:
     return "" if rows_per_second is None else f", {rows_per_second:,.0f} rows a second"
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ellp.activations import Batch, Calibration
+from ellp.code.checking import digest
 from ellp.code.search import Coded, code_table
 from ellp.code.tapered import taper_table
 from ellp.coded import install_code, layout_of
@@ -165,7 +166,8 @@ def _facts(found: Coded, table: Any) -> CodeFacts:
     padding = table.padding_idx
     zero = padding is not None and not bool(table.weight[padding].any())
     settings = {"bits": found.bits, **({"zero_padding": 1} if zero else {})}
-    return CodeFacts(found.kind, settings, layout_of(found.tensors), found.bytes, found.error, found.record())
+    layout, mark = layout_of(found.tensors), digest(found.tensors)
+    return CodeFacts(found.kind, settings, layout, mark, found.bytes, found.error, found.record())
 
 
 def _in_dtype(tensors: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
@@ -179,7 +181,7 @@ def _tied_modules(model: nn.Module, layer: LayerPlan) -> dict[str, nn.Module]:
 def install_empty_code(model: nn.Module, layer: LayerPlan, tensors: dict[str, Tensor], facts: CodeFacts) -> None:
     """Make room for a code that is about to be loaded."""
     table: Any = model.get_submodule(layer.name)
-    install_code(table, _tied_modules(model, layer), facts.kind, tensors, facts.settings)
+    install_code(table, _tied_modules(model, layer), facts.kind, tensors, facts.settings, facts.mark)
 
 
 def install(model: nn.Module, layer: LayerPlan, left: nn.Parameter, proj: Projection) -> None:

@@ -27,7 +27,11 @@ BATCH = 32
 LONGEST = 128  # tokens of a text
 DIRECTIONS = 4  # of each text's output: a further one costs less than half of what a further text does
 LAM = 0.2
-TEMPER = 0.5  # between the rows' chances (1), best for text just like that foretold, and all alike (0), best for any
+TEMPER, TEXT_TEMPER = (
+    0.5,
+    0.7,
+)  # between the rows' chances (1), best for text just like that foretold, and all alike (0),
+# best for any: the user's own text foretells more than public frequencies do
 
 Progress = Callable[[str, int, int], None]
 
@@ -64,7 +68,7 @@ def weigh(
     vocabulary = Vocabulary(tokenizer, table.weight.shape[0])
     choice = choose(importance, vocabulary, text)
     if importance.strip() == "auto":
-        choice = replace(choice, spec=f"({choice.spec})^{TEMPER:g}")
+        choice = replace(choice, spec=f"({choice.spec})^{TEMPER if text is None else TEXT_TEMPER:g}")
     record: dict[str, Any] = {"asked": importance, "importance": choice.spec, "reason": choice.reason}
     record["sensitivity"] = None
     record["text"] = None if text is None else text.name

@@ -9,7 +9,7 @@ weighted variance. V is orthonormal, so a row's error in the metric is its squar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,17 @@ class Basis:
         """Weighted squared error, in the metric, of what is ``stored`` for some rows; their weights count n in all."""
         lost = ((self.matrix[rows].float() - stored) @ self.into).square().sum(dim=1)
         return float((self.weight[rows] * lost).double().sum())
+
+    def onto(self, axes: Tensor) -> Basis:
+        """The same table on other axes (k x d), such as rounded ones: coordinates are those that err least on them."""
+        place = (axes @ self.into).double()
+        least = torch.linalg.solve(place @ place.T, place).T
+        return replace(
+            self,
+            into=(self.into.double() @ least).float().contiguous(),
+            back=axes,
+            variance=self.variance[: len(axes)] * place.square().sum(dim=1),
+        )
 
     @property
     def size(self) -> float:

@@ -12,32 +12,10 @@ import torch
 from torch import Tensor
 
 from ellp.code.axes import read_axes
-from ellp.code.prefixes import Prefixes, check_map, ragged
+from ellp.code.prefixes import Prefixes, ragged
 from ellp.code.rounding import GROUP, read_rounded
-from ellp.errors import InputError
 
 Tensors = Mapping[str, Tensor]
-
-ROW_MAP = ("lengths", "levels", "starts")
-SHAPES = {
-    "staged": (
-        "weight",
-        "mean",
-        "code",
-        "lengths",
-        "levels",
-        "starts",
-        "axes",
-        "book",
-        "books",
-        "scale",
-        "proj.weight",
-        "proj.scale",
-    ),
-    "rounded": ("weight", "mean", "code", "scales"),
-    "tapered": ("weight", "mean", "numbers", *ROW_MAP, "proj.weight"),
-}
-"""The tensors of each kind of code. ``weight`` (n x 0) only marks the table's place and how many rows it has."""
 
 
 def read_rows(kind: str, stored: Tensors, bits: int, columns: int, rows: Tensor, traced: bool = False) -> Tensor:
@@ -56,7 +34,7 @@ def read_rows(kind: str, stored: Tensors, bits: int, columns: int, rows: Tensor,
 
 def _numbers(stored: Tensors, rows: Tensor, traced: bool) -> Tensor:
     """Coordinates that are stored as numbers: the first so many of every row, zeros behind them."""
-    start, length = _map(stored).spans(rows)
+    start, length = row_map(stored).spans(rows)
     axes, stream = stored["proj.weight"].shape[0], stored["numbers"]
     if traced:
         step = torch.arange(axes, device=rows.device)
@@ -70,7 +48,7 @@ def _numbers(stored: Tensors, rows: Tensor, traced: bool) -> Tensor:
 
 def _ragged(stored: Tensors, rows: Tensor) -> Tensor:
     """Coordinates of rows, summed place by place."""
-    start, length = _map(stored).spans(rows)
+    start, length = row_map(stored).spans(rows)
     row, step, place = ragged(start, length)
     values = _values(stored, step, stored["code"].index_select(0, place))
     axes = stored["proj.weight"].shape[0]
@@ -81,7 +59,7 @@ def _ragged(stored: Tensors, rows: Tensor) -> Tensor:
 
 def _padded(stored: Tensors, rows: Tensor) -> Tensor:
     """Coordinates of rows, all stages of all rows, those beyond a row's length times zero."""
-    start, length = _map(stored).spans(rows)
+    start, length = row_map(stored).spans(rows)
     stages, axes = stored["scale"].shape[0], stored["proj.weight"].shape[0]
     step = torch.arange(stages, device=rows.device)
     inside = step < length[:, None]
@@ -89,7 +67,8 @@ def _padded(stored: Tensors, rows: Tensor) -> Tensor:
     byte = stored["code"].index_select(0, place.view(-1)).view(place.shape)
     entry = stored["book"].long() * 256 + byte.long()
     books = stored["books"].reshape(-1, stored["books"].shape[2]).to(stored["scale"].dtype)
-    values = books.index_select(0, entry.view(-1)).view(*entry.shape, -1) * (inside * stored["scale"])[:, :, None]
+    values = books.index_select(0, entry.view(-1)).view(*entry.shape, books.shape[1])
+    values = values * (inside * stored["scale"])[:, :, None]
     where = torch.nn.functional.one_hot(stored["axes"].long().reshape(-1), axes).to(values.dtype)
     return values.flatten(1) @ where
 
@@ -102,47 +81,6 @@ def _values(stored: Tensors, step: Tensor, byte: Tensor) -> Tensor:
     return entries.index_select(0, entry) * scale.index_select(0, step)[:, None]
 
 
-def _map(stored: Tensors) -> Prefixes:
+def row_map(stored: Tensors) -> Prefixes:
+    """Which places of the stream are a row's own."""
     return Prefixes(stored["lengths"], stored["levels"], stored["starts"])
-
-
-def check_code(kind: str, stored: Tensors, bits: int, shape: tuple[int, int]) -> None:
-    """That tensors from a file are a code of a table of this shape, and that reading it stays within them."""
-    count, columns = shape
-    absent = [name for name in SHAPES.get(kind, ()) if name not in stored]
-    if kind not in SHAPES or absent:
-        raise InputError(
-            f"need the tensors of a {kind} code, got none for {', '.join(absent) or kind}: restore the file"
-        )
-    if not 2 <= bits <= 8:
-        raise InputError(f"need 2 to 8 bits, got {bits}: the code is damaged")
-    real = [stored[name] for name in SHAPES[kind] if stored[name].is_floating_point()]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in real):
-        raise InputError("need finite numbers in a code, got NaN or infinity: the code is damaged, write it again")
-    packed = -(-columns * bits // 8)
-    _check_shape(stored, "weight", (count, 0))
-    _check_shape(stored, "mean", (1, columns))
-    if kind == "tapered":
-        axes = stored["proj.weight"].shape[0]
-        _check_shape(stored, "proj.weight", (axes, columns))
-        check_map(_map(stored), count, stored["numbers"].numel(), axes)
-        return
-    if kind == "rounded":
-        _check_shape(stored, "code", (count, packed))
-        _check_shape(stored, "scales", (count, -(-columns // GROUP)))
-        return
-    stages, axes, width = stored["scale"].shape[0], stored["proj.weight"].shape[0], stored["axes"].shape[-1]
-    wanted = {"axes": (stages, width), "book": (stages,), "proj.weight": (axes, packed)}
-    wanted |= {"proj.scale": (axes,), "books": (stored["books"].shape[0], 256, width), "scale": (stages,)}
-    for name, sides in wanted.items():
-        _check_shape(stored, name, sides)
-    if stages and not (int(stored["axes"].min()) >= 0 and int(stored["axes"].max()) < axes):
-        raise InputError(f"need stages on {axes} axes, got one outside: the code is damaged")
-    if stages and int(stored["book"].max()) >= stored["books"].shape[0]:
-        raise InputError("need a codebook for every stage, got a stage without: the code is damaged")
-    check_map(_map(stored), count, stored["code"].numel(), stages)
-
-
-def _check_shape(stored: Tensors, name: str, wanted: tuple[int, ...]) -> None:
-    if tuple(stored[name].shape) != wanted:
-        raise InputError(f"need {name} of shape {wanted}, got {tuple(stored[name].shape)}: the code is damaged")

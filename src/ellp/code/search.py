@@ -19,17 +19,18 @@ from ellp.code.basis import BLOCK, Basis, basis
 from ellp.code.prefixes import levels_up_to, map_bytes, map_rows
 from ellp.code.reading import read_rows
 from ellp.code.rounding import round_matrix, round_to_bits, rounded_bytes
-from ellp.code.staged import WIDTHS, Coder, Stages, choose, encode, find_stages, price
+from ellp.code.staged import OWN, WIDTHS, Coder, Stages, choose, encode, find_stages, price
 from ellp.errors import InputError
 from ellp.options import How
 
 Progress = Callable[[str, float], None]
 """Called with what is at work and the share done."""
 
-SAMPLE = 8192  # rows a candidate is judged on
+SAMPLE = 2048  # rows a candidate is judged on, and found on
 SHARES = (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)  # of all axes kept, tried from above until the error rises
-LONGEST = 4  # a row gets at most so many times the mean number of bytes
+LONGEST = 6  # a row gets at most so many times the mean number of bytes
 FLOAT = 4  # bytes counted for each of the few real numbers, whatever the model's dtype
+PER_BOOK = 2**16  # bytes of the budget for each trained codebook, which takes 2048 of them
 SLACK = 0.5  # rows go on coding until a byte is worth so much of the estimated price
 
 
@@ -168,6 +169,8 @@ class _Search:
         stages, errors = self._curves(coder, axes, most)
         if not stages.count:
             return
+        larger, beyond = self._rounding(axes, bits)
+        errors = larger * errors + beyond[:, None]
         room = self.size - fixed_bytes(self.basis.shape, axes, bits, stages.count, WIDTHS[coder], len(stages.books))
         if room <= 0:
             return
@@ -177,7 +180,7 @@ class _Search:
         mu = price(errors, own, levels, room, counts)
         taken = levels[choose(errors, own, levels, mu)].long()
         kept = errors.gather(1, taken[:, None])[:, 0]
-        error = float((self.weight * kept).double().sum()) + count * axis_error(self.basis, axes, bits)
+        error = float((self.weight * kept).double().sum())
         told = int(room) if float(taken.max()) > 0 else 0
         yield (
             Candidate(coder, error / self.all, self.size - room + told, axes, bits),
@@ -188,11 +191,18 @@ class _Search:
         """Stages and every sampled row's error after each; kept while only the axes' bits change."""
         key = (coder, axes, most)
         if getattr(self, "_key", None) != key:
-            stages = find_stages(self.basis, axes, most, coder, SAMPLE, self.seed)
-            inside, beyond = self.coordinates[:, :axes], self.coordinates[:, axes:]
-            _, errors = encode(inside, stages)
-            self._key, self._kept = key, (stages, errors + beyond.square().sum(dim=1, keepdim=True))
+            stages = find_stages(self.basis, axes, most, coder, SAMPLE, self.seed, _books(self.size))
+            _, errors = encode(self.coordinates[:, :axes], stages)
+            self._key, self._kept = key, (stages, errors)
         return self._kept
+
+    def _rounding(self, axes: int, bits: int) -> tuple[float, Tensor]:
+        """What rounding the axes does to the error: how many times larger it becomes, as the axes are no longer quite
+        orthonormal, and what of each sampled row lies beyond them."""
+        rounded = self.basis.onto(rounded_axes(self.basis, axes, bits))
+        place = rounded.back @ self.basis.into
+        inside = self.basis.matrix[self.rows].float().sub_(self.basis.mean) @ rounded.into
+        return float(place.square().sum()) / axes, (self.coordinates - inside @ place).square().sum(dim=1)
 
     def rounded(self) -> Iterator[Candidate]:
         """The finest plain rounding that fits."""
@@ -206,6 +216,11 @@ class _Search:
                 return
 
 
+def _books(size: int) -> int:
+    """How many codebooks are trained: few in a small code, where they would take the rows' room."""
+    return max(1, min(OWN, size // PER_BOOK))
+
+
 def fixed_bytes(shape: tuple[int, int], axes: int, bits: int, stages: int, width: int, books: int) -> int:
     """Bytes of everything but the rows' codes."""
     count, columns = shape
@@ -214,12 +229,10 @@ def fixed_bytes(shape: tuple[int, int], axes: int, bits: int, stages: int, width
     return row_map + per_stage + books * 256 * width + axes_bytes(axes, columns, bits) + FLOAT * columns
 
 
-def axis_error(found: Basis, axes: int, bits: int) -> float:
-    """Mean weighted squared error of a row that comes from rounding the axes."""
-    back = found.back[:axes]
-    packed, scale = store_axes(back, bits)
-    lost = (read_axes(packed, bits, back.shape[1]) * scale[:, None] - back) @ found.into
-    return float((found.variance[:axes] * lost.double().square().sum(dim=1)).sum())
+def rounded_axes(found: Basis, axes: int, bits: int) -> Tensor:
+    """The leading axes as they are read back."""
+    packed, scale = store_axes(found.back[:axes], bits)
+    return read_axes(packed, bits, found.shape[1]) * scale[:, None]
 
 
 def _round(found: Basis, chosen: Candidate) -> Any:
@@ -241,15 +254,15 @@ def measured(found: Basis, kind: str, tensors: dict[str, Tensor], bits: int) -> 
 
 
 def _stage(found: Basis, chosen: Candidate, draft: _Draft, size: int, seed: int, told: Callable[[float], None]) -> Any:
-    stages = find_stages(found, draft.axes, draft.most, draft.coder, seed=seed)
+    found = found.onto(rounded_axes(found, draft.axes, draft.axis_bits))
+    stages = find_stages(found, draft.axes, draft.most, draft.coder, seed=seed, own=_books(size))
     count, device = found.shape[0], found.matrix.device
     codes = torch.zeros(count, stages.count, dtype=torch.uint8, device=device)
     errors = torch.zeros(count, stages.count + 1, dtype=torch.float16, device=device)
     sizes = torch.zeros(count, device=device)
     for span, block in found.blocks():
-        inside = block[:, : draft.axes]
         worth = SLACK * draft.mu / found.weight[span].clamp(min=1e-30)
-        codes[span], lost = encode(inside, stages, worth)
+        codes[span], lost = encode(block, stages, worth)
         sizes[span] = lost[:, 0]
         errors[span] = (lost / lost[:, :1].clamp(min=1e-30)).half()
         told(span.stop / count)

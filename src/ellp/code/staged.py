@@ -25,10 +25,11 @@ from ellp.code.basis import Basis
 from ellp.code.prefixes import levels_up_to
 
 ENTRIES = 256
-OWN = 2  # trained codebooks: one for the first stage, whose axes are of unequal size, and one for all others
+OWN = 4  # trained codebooks at most: one for each of the first stages, whose axes are unequal, the last for all others
 QUARTILES = (-1.510, -0.4528, 0.4528, 1.510)  # the four levels that round a normal number best (Max 1960)
-TRAINING = 16384  # rows the stages are found on
+TRAINING = 8192  # rows the stages are found on
 LLOYD = 10
+FAINTEST = 1e-30  # what a row of no importance weighs
 PATIENCE = 32  # bytes a row may go on without a gain before it is given up
 
 
@@ -67,9 +68,9 @@ class Stages:
 
 
 def find_stages(
-    basis: Basis, axes: int, most: int, coder: Coder = "codebook", size: int = TRAINING, seed: int = 0
+    basis: Basis, axes: int, most: int, coder: Coder = "codebook", size: int = TRAINING, seed: int = 0, own: int = OWN
 ) -> Stages:
-    """The first ``most`` stages on the ``axes`` leading axes, found on a sample of rows."""
+    """The first ``most`` stages on the ``axes`` leading axes, with ``own`` codebooks, found on a sample of rows."""
     rows, weight = basis.sample(size, seed)
     left = basis.coordinates(rows)[:, :axes].T.contiguous()  # a row an axis: a stage's axes are contiguous
     generator = torch.Generator().manual_seed(seed)
@@ -84,7 +85,7 @@ def find_stages(
         scale = float(variance[picked].mean().div(weight.sum()).sqrt())
         if scale == 0.0:
             break
-        if stage < (OWN if coder == "codebook" else 1):
+        if stage < (own if coder == "codebook" else 1):
             found = cluster(target / scale, weight, generator) if coder == "codebook" else grid(width, target.device)
             units.append(float(found.abs().max()) / 127 or 1.0)
             books.append((found / units[-1]).round().to(torch.int8))
@@ -182,7 +183,8 @@ def encode(coordinates: Tensor, stages: Stages, worth: Tensor | None = None) -> 
 
 def choose(errors: Tensor, weight: Tensor, levels: Tensor, mu: float) -> Tensor:
     """For every row the level at which ``weight error + mu bytes`` is least."""
-    cost = weight[:, None] * errors[:, levels.long()] + mu * levels.to(errors)
+    heavy = weight.clamp(min=FAINTEST)[:, None]  # rows given up stay so: nothing times infinity is not a number
+    cost = heavy * errors[:, levels.long()] + mu * levels.to(errors)
     return cost.argmin(dim=1)
 
 

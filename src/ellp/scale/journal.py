@@ -112,8 +112,9 @@ def run_folder(output: Path) -> Iterator[Path]:
             try:
                 yield folder
                 shutil.rmtree(folder, ignore_errors=True)
-            except BaseException:
-                if not any(folder.glob("pa*")):  # nothing to go on from
+            except BaseException as error:
+                worth = "pass-*" if isinstance(error, InputError) else "pa*"  # half a scan of bad data is worth nothing
+                if not any(folder.glob(worth)):
                     shutil.rmtree(folder, ignore_errors=True)
                 raise
     except filelock.Timeout:

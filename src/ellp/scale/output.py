@@ -146,8 +146,8 @@ class Output:
         return header.getvalue()
 
 
-def check_target(target: Path, dtype: torch.dtype, force: bool, inputs: list[str]) -> None:
-    """Before any work: a place for the output, which is none of the inputs, new or to be replaced."""
+def check_target(target: Path, dtype: torch.dtype, force: bool) -> None:
+    """Before any work: a place for the output, new or to be replaced."""
     folder = target.suffix != ".safetensors"
     if folder and target.suffix:
         raise InputError(
@@ -164,5 +164,3 @@ def check_target(target: Path, dtype: torch.dtype, force: bool, inputs: list[str
         raise InputError(f"need a folder to write, got the file {target}: choose another name")
     if not target.absolute().parent.is_dir():
         raise InputError(f"need an existing folder for the output, got {target.parent}: create it first")
-    if any(os.path.realpath(place) == os.path.realpath(target) for place in inputs if place):
-        raise InputError(f"need an output beside the input, got the input {target} itself: choose another name")

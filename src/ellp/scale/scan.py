@@ -24,13 +24,18 @@ FACTS = 4  # scalars before the sample: largest entry, largest weight, sum of we
 SAMPLE = 5  # tensors of the sample: rows, their numbers, u, log weight, log cost
 
 
+def candidates(size: int) -> int:
+    """Rows to keep by each key, so that a sample of ``size`` is among them, whose true number scatters by its root."""
+    return size + 5 * math.isqrt(size)
+
+
 def scanned(rows: Rows, size: int, p: float, seed: int, buckets: int) -> Sums:
-    """The kernel: facts, ``size`` candidates by importance and as many by cost, and a sketch if it has ``buckets``."""
+    """The kernel: facts, ``size`` rows by importance and as many by cost, and a sketch if it has ``buckets``."""
     largest = largest_entry(rows.matrix, rows.first)
     _check_weights(rows)
     scaled = replace(rows, scale=power_of_two(largest))
     weight = rows.weight.log()
-    cost = weight + min(p, 2.0) * (scaled.lengths().log() + math.log(scaled.scale))
+    cost = weight + min(p, 2.0) * (scaled.lengths().log() + math.log(scaled.scale)) if p else weight
     top = rows.weight.max()
     facts = (
         torch.tensor(largest, dtype=torch.float64),
@@ -92,13 +97,17 @@ class Scan:
 
     def sample(self, size: int, view: dict[str, Any]) -> Rows:
         """About ``size`` of the candidates, as :meth:`ellp.rows.Rows.sample` draws them from all rows."""
+        matrix, weight, chance = self.drawn(size)
+        return Rows(matrix=matrix, weight=weight / chance, **view)
+
+    def drawn(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The rows of the sample, their weights in the table, and the chances with which they were drawn."""
         matrix, _, drawn, weight, cost = self.sums[FACTS : FACTS + SAMPLE]
         total = math.log(float(self.sums[1])) + math.log(float(self.sums[2]))
         share = (weight - total).exp() + torch.nan_to_num((cost - self.sums[3]).exp())
-        chance = inclusion(share, size, total=2.0).minimum(_reach(drawn, weight, cost, size))
+        chance = inclusion(share, size, total=2.0).minimum(_reach(drawn, weight, cost, candidates(size)))
         index = (drawn < chance).nonzero().squeeze(1)
-        weights = (weight - math.log(self.unit)).exp()[index] / chance[index]
-        return Rows(matrix=matrix[index], weight=weights, **view)
+        return matrix[index], (weight - math.log(self.unit)).exp()[index], chance[index]
 
 
 def _least(drawn: Tensor, weight: Tensor, cost: Tensor, size: int) -> Tensor:

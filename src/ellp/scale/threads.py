@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -24,8 +25,11 @@ from ellp.scale.parts import Part
 class Workers(Protocol):
     """Whoever visits the parts."""
 
-    def visit(self, task: Task, parts: Sequence[Part], merge: Merge) -> Iterator[tuple[Sums, int, int]]:
-        """Sums in the order of the parts, each with how many parts it covers and its level in the tree of sums."""
+    def visit(self, task: Task, parts: Sequence[Part], done: int, merge: Merge) -> Iterator[tuple[Sums, int, int]]:
+        """Sums in the order of the parts, the first ``done`` left out.
+
+        Each comes with how many parts it covers and its level in the tree of sums.
+        """
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Threads:
     computing: int
     reading: int
 
-    def visit(self, task: Task, parts: Sequence[Part], merge: Merge) -> Iterator[tuple[Sums, int, int]]:
+    def visit(self, task: Task, parts: Sequence[Part], done: int, merge: Merge) -> Iterator[tuple[Sums, int, int]]:
         slots, own = threading.Semaphore(self.computing), threading.local()
         source = task.stored.source
         size = max((part.last - part.first for part in parts), default=0)
@@ -48,15 +52,14 @@ class Threads:
                 return task.sums(rows)
 
         pending: deque[Future[Sums]] = deque()
-        ahead = iter(parts)
+        ahead = iter(parts[done:])
         threads = self.computing + self.reading
         pool = ThreadPoolExecutor(threads, "ellp", initializer=torch.set_num_threads, initargs=(1,))
         try:
-            for part, _ in zip(ahead, range(threads), strict=False):
-                pending.append(pool.submit(visit, part))
+            pending.extend(pool.submit(visit, part) for part in islice(ahead, threads))
             while pending:
                 sums = pending.popleft().result()
-                pending.extend(pool.submit(visit, part) for part, _ in zip(ahead, range(1), strict=False))
+                pending.extend(pool.submit(visit, part) for part in islice(ahead, 1))
                 yield sums, 1, 0
         finally:
             pool.shutdown(cancel_futures=True)

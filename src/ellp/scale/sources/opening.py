@@ -10,7 +10,7 @@ from ellp.errors import InputError
 from ellp.scale.sources.hdf5 import open_hdf5
 from ellp.scale.sources.npy import open_npy
 from ellp.scale.sources.parquet import open_parquet
-from ellp.scale.sources.place import base_name, found, is_file, is_folder
+from ellp.scale.sources.place import absolute, base_name, found, is_file, is_folder
 from ellp.scale.sources.source import Source
 from ellp.scale.sources.stacked import stack
 from ellp.scale.sources.tensors import open_indexed, open_tensor
@@ -73,7 +73,7 @@ def _open_file(path: str, name: str | None) -> Source:
     if suffix is None:
         known = ", ".join(sorted(FORMATS))
         raise InputError(f"need a file of a known kind ({known}), got {base_name(path)}: convert it, or rename it")
-    return FORMATS[suffix](path, name)
+    return FORMATS[suffix](absolute(path), name)
 
 
 def _alike(parts: list[str], place: str) -> list[str]:

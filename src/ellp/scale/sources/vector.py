@@ -13,7 +13,7 @@ from ellp.arrays import Array, as_tensor
 from ellp.errors import InputError
 from ellp.scale.sources import Source
 from ellp.scale.sources.npy import open_vector
-from ellp.scale.sources.place import is_file
+from ellp.scale.sources.place import absolute, is_file
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def open_importance(importance: Array | str | Path, count: int) -> Source:
         path = str(importance)
         if not (path.endswith(".npy") and is_file(path)):
             raise InputError(f"need an existing .npy file of importances, got {path}: check the path")
-        source: Source = open_vector(path)
+        source: Source = open_vector(absolute(path))
     else:
         source = InMemory(as_tensor(importance).to("cpu", torch.float64).reshape(-1))
     if source.shape[0] != count:

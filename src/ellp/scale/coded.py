@@ -1,0 +1,188 @@
+"""A table on disk as a code: how to spend the bytes is found on a sample of rows, then one pass writes the codes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from ellp.arrays import Array, metric_factor
+from ellp.code.axes import axes_bytes
+from ellp.code.prefixes import map_bytes
+from ellp.code.rows import BLOCK, RowCoder, Sample, repriced, row_coder
+from ellp.code.search import FLOAT, Coded, code_table
+from ellp.code.staged import Coder
+from ellp.errors import InputError
+from ellp.folder import put
+from ellp.options import How
+from ellp.rows import Rows, Sums
+from ellp.scale.budget import parse_memory, threads_for
+from ellp.scale.coded_file import Streams, write_code
+from ellp.scale.factor import Place
+from ellp.scale.journal import Journal, fingerprint, run_folder
+from ellp.scale.ondisk import OnDisk, Stored, Task
+from ellp.scale.output import check_target
+from ellp.scale.parts import parts_of
+from ellp.scale.passes import Nobody, Passes, Watch
+from ellp.scale.scan import Pruned, Scan, scanned
+from ellp.scale.sources import Source, open_source
+from ellp.scale.sources.vector import open_importance
+from ellp.scale.threads import one_thread
+from ellp.store import write_tensors
+
+SAMPLED = 32768  # rows that the code is found on
+CLOSER = 0.999  # of the room aimed at, once a pass has told what the price really takes
+OF_ROWS = ("weight", "code", "lengths", "levels", "starts")
+
+
+@dataclass(frozen=True)
+class CodeJob:
+    """What is asked for; ``size`` counts every byte of the code."""
+
+    size: int
+    p: float = 1.0
+    importance: Array | str | Path | None = None
+    metric: Array | None = None
+    coder: How = "auto"
+    seed: int = 0
+
+
+def code_file(table: str | Path, job: CodeJob, place: Place, watch: Watch | None = None) -> dict[str, Any]:
+    """Code the table at a path in at most ``job.size`` bytes, into ``place.output``; the record of what was done."""
+    source = open_source(str(table))
+    if place.output is None or place.output.suffix != ".safetensors":
+        raise InputError(f"need an output that ends in .safetensors, got {place.output}: name one")
+    inputs = [str(part) for part in (table, job.importance) if isinstance(part, (str, Path))]
+    check_target(place.output, torch.float32, place.force, [*inputs, *place.inputs])
+    with run_folder(place.output) as folder, one_thread():
+        making = _Making(str(table), source, job, place.output, folder, parse_memory(place.memory), watch or Nobody())
+        path, record = making.whole() if source.shape[0] <= SAMPLED else making.streamed()
+        put(path, place.output)
+    return record | {"bytes_written": place.output.stat().st_size}
+
+
+@dataclass(frozen=True)
+class _Making:
+    table: str
+    source: Source
+    job: CodeJob
+    output: Path
+    folder: Path
+    memory: int
+    watch: Watch
+
+    def whole(self) -> tuple[Path, dict[str, Any]]:
+        """A table no larger than the sample, coded in memory."""
+        count, given = self.source.shape[0], self.job.importance
+        weight = None if given is None else open_importance(given, count).read(0, count).view(-1)
+        found = self._search(self.source.read(0, count), weight, self.job.size, self.job.coder)
+        record, path = self._record(found, found.bytes, found.error, 1), self.folder / "code.safetensors"
+        write_tensors(path, found.tensors, record)
+        return path, record
+
+    def streamed(self) -> tuple[Path, dict[str, Any]]:
+        """A table of which a sample is coded in memory, and then every row by the sample's code."""
+        if self.job.coder == "rounding":
+            raise InputError("need a coder that takes rows from a disk, got rounding: pass auto, or leave --coder out")
+        (count, columns), dtype = self.source.shape, self.source.dtype
+        weights = None if self.job.importance is None else open_importance(self.job.importance, count)
+        stored = Stored(self.source, weights)
+        held = SAMPLED * columns * 24  # the sample, and what the search makes of it
+        workers = threads_for(self.source.shape, dtype, SAMPLED, held, self.memory)
+        parts = parts_of(self.source.shape, dtype)
+        passes = Passes(parts, workers, Journal(self.folder), stored.stamp(), self.watch)
+        scan, sample = _scan(stored, passes, self.job.seed)
+        found, coder = self._learn(sample)
+        small = {name: part for name, part in found.tensors.items() if name not in OF_ROWS} | {"levels": coder.levels}
+        room = self.job.size - self._fixed(small)
+        streams, sums = self._pass(replace(stored, unit=scan.unit), passes, coder)
+        aim = float(room)
+        while int(sums[2]) > room:
+            aim *= CLOSER * room / int(sums[2])
+            coder = repriced(coder, sample, count, int(aim))
+            streams, sums = self._pass(replace(stored, unit=scan.unit), passes, coder)
+        total = int(sums[2])
+        record = self._record(found, self._fixed(small) + total, float(sums[0] / sums[1]), len(passes.names))
+        record["rows_per_second"] = passes.speed
+        path = self.folder / "code.safetensors"
+        write_code(path, streams, parts, small, total, record)
+        return path, record
+
+    def _learn(self, sample: Sample) -> tuple[Coded, RowCoder]:
+        """A code of the sample, with as many bytes a row as the table has, and the coder made of it."""
+        (count, columns), held = self.source.shape, len(sample.matrix)
+        fixed = min(self.job.size // 2, axes_bytes(columns, columns, 8) + FLOAT * columns)
+        size = fixed + int((self.job.size - fixed) * held / count)
+        drawn = sample.weight / sample.chance
+        found = self._search(sample.matrix, drawn, size, self.job.coder)
+        if found.kind != "staged":
+            others = (self._search(sample.matrix, drawn, size, coder) for coder in get_args(Coder))
+            found = min(others, key=lambda one: one.error)
+        small = {name: part for name, part in found.tensors.items() if name not in OF_ROWS}
+        small["levels"] = torch.zeros(min(256, len(small["scale"]) + 1), dtype=torch.int16)
+        root = None if self.job.metric is None else metric_factor(self.job.metric, columns)
+        return found, row_coder(found, sample, count, self.job.size - self._fixed(small), root)
+
+    def _search(self, matrix: Tensor, weight: Tensor | None, size: int, coder: How) -> Coded:
+        metric = None if self.job.metric is None else torch.as_tensor(self.job.metric)
+        return code_table(matrix, size, weight, metric, self.job.p, coder, self.job.seed)
+
+    def _fixed(self, small: dict[str, Tensor]) -> int:
+        """Bytes of everything but the rows' codes."""
+        counted = (part for name, part in small.items() if name != "levels")
+        sizes = (part.numel() * (FLOAT if part.is_floating_point() else part.itemsize) for part in counted)
+        return sum(sizes) + map_bytes(self.source.shape[0], len(small["levels"]))
+
+    def _pass(self, stored: Stored, passes: Passes, coder: RowCoder) -> tuple[Streams, Sums]:
+        """The pass that codes every row."""
+        count, most = self.source.shape[0], coder.stages.count
+        path = self.folder / f"draft-{fingerprint(coder, stored.stamp())}"
+        with open(path, "ab") as file:
+            file.truncate(count * (1 + most))
+        streams = Streams(str(path), count, most)
+        passes.journal = replace(passes.journal, draft=path)
+        return streams, passes.run(OnDisk(stored=stored, passes=passes).task(coded, coder, streams), name="writing")
+
+    def _record(self, found: Coded, used: int, error: float, reads: int) -> dict[str, Any]:
+        (rows, columns), wide = self.source.shape, 2
+        return {
+            "source": self.table,
+            "output": str(self.output),
+            "shape": [rows, columns],
+            "kind": found.kind,
+            "bits": found.bits,
+            "bytes": used,
+            "bytes_asked": self.job.size,
+            "bytes_in_float16": wide * rows * columns,
+            "error": error,
+            "chosen": asdict(found.chosen),
+            "reads": reads,
+            "rows_per_second": None,
+        }
+
+
+def coded(rows: Rows, coder: RowCoder, streams: Streams) -> Sums:
+    """The kernel: codes are kept; the weighted squared error, that of the mean alone, and the bytes."""
+    steps, levels = torch.arange(coder.stages.count), coder.levels
+    choices, pieces = [], []
+    errors = torch.zeros(2, dtype=torch.float64)
+    for block, weight in zip(torch.split(rows.matrix, BLOCK), torch.split(rows.weight, BLOCK), strict=True):
+        codes, choice, lost = coder.code(block, weight.float())
+        pieces.append(codes[steps < levels[choice][:, None]])
+        choices.append(choice.to(torch.uint8))
+        errors += lost @ weight
+    stream = torch.cat(pieces)
+    streams.keep(rows.first, torch.cat(choices), stream)
+    return errors[0], errors[1], torch.tensor(len(stream))
+
+
+def _scan(stored: Stored, passes: Passes, seed: int) -> tuple[Scan, Sample]:
+    """The first pass: sums of the importances, and rows drawn by importance."""
+    count, dtype = stored.source.shape[0], stored.source.dtype
+    view = {"work": torch.float64 if dtype == torch.float64 else torch.float32}
+    sums = passes.run(Task(stored, view, scanned, (SAMPLED, 0.0, seed, 0)), Pruned(SAMPLED), "scan")
+    scan = Scan.of(sums, count, stored.importance is not None)
+    return scan, Sample(*scan.drawn(SAMPLED))
