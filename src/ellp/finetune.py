@@ -20,6 +20,7 @@ from ellp.bundle.beside import copy_side_files
 from ellp.bundle.model import Bundle
 from ellp.bundle.weights import weight_bytes
 from ellp.checkpoints import begin
+from ellp.coded import CodedEmbedding
 from ellp.errors import InputError
 from ellp.folder import check_target, replacing_folder
 from ellp.layers import FactorizedConv1D, FactorizedEmbedding, FactorizedLinear
@@ -198,7 +199,8 @@ def _trained(
 
 
 def choose(model: Any, training: Training) -> Any:
-    """Let only what is to be trained change: the factors, everything, or an adapter on the dense layers.
+    """Let only what is to be trained change: the factors (of a code its mean, scales and axes' scales), everything, or
+    an adapter on the dense layers.
 
     >>> import ellp
     >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 64))
@@ -210,7 +212,7 @@ def choose(model: Any, training: Training) -> Any:
         return _adapted(model)
     model.requires_grad_(training.train == "all")
     if training.train == "factors":
-        factored = [layer for layer in model.modules() if isinstance(layer, _FACTORED)]
+        factored = [layer for layer in model.modules() if isinstance(layer, _COMPRESSED)]
         if not factored:
             raise InputError("need a compressed model to train its factors, got a dense one: ellp compress it first")
         for layer in factored:
@@ -218,7 +220,7 @@ def choose(model: Any, training: Training) -> Any:
     return model
 
 
-_FACTORED = (FactorizedEmbedding, FactorizedLinear, FactorizedConv1D)
+_COMPRESSED = (FactorizedEmbedding, FactorizedLinear, FactorizedConv1D, CodedEmbedding)
 
 
 def _adapted(model: Any) -> Any:
@@ -248,7 +250,7 @@ def _adapted(model: Any) -> Any:
 
 def _is_dense(layer: nn.Module) -> bool:
     transposed = type(layer).__name__ == "Conv1D"
-    return (isinstance(layer, nn.Linear) or transposed) and not isinstance(layer, _FACTORED)
+    return (isinstance(layer, nn.Linear) or transposed) and not isinstance(layer, _COMPRESSED)
 
 
 def _rows(bundle: Bundle, tokenizer: Any, task: Task, train: Examples) -> list[dict[str, Any]]:
