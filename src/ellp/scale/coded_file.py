@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ellp.code.prefixes import WINDOW
 from ellp.code.checking import LAYOUTS, check_code
+from ellp.code.prefixes import WINDOW
 from ellp.code.reading import read_rows
 from ellp.errors import InputError, first_line
 from ellp.scale.journal import on_disk
