@@ -233,7 +233,7 @@ def peak_memory(path: Path, rank: int, memory: str) -> dict[str, Any]:
 def model(path: Path, passes: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
     """What 10^9 x 128 would take on 64 workers, from what one worker takes here.
 
-    A worker's time is rows x seconds per row, fitted on one Dask worker over a table and its half, so that whatever does
+    A worker's time is rows x seconds per row, fitted on one Dask worker over a table and its half, so that what does
     not grow with the rows drops out; the scan and the last pass are what is left of the whole factorization's time.
     Each task sends one d x d sum, which the client adds. Left out: a shared disk that is slower than all workers
     together (what they would read a second is told), and workers that wait for the last tasks of a pass.
