@@ -1,7 +1,7 @@
 # One command per intention; `make` alone lists them. Everything runs inside .venv, made on first use.
 
 PYTHON  ?= python3
-EXTRAS  ?= dev,docs,demo,bench,test-hf,finetune,report,browser,scale
+EXTRAS  ?= dev,docs,demo,bench,dask,test-hf,finetune,report,browser,scale
 BIN     := .venv/bin
 STAMP   := .venv/.installed
 GLUE    ?= ../shared/data/glue

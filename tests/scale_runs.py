@@ -45,6 +45,8 @@ class KillMe:
     def reached(self, distortion: float) -> None:
         self._news()
 
+    def say(self, text: str) -> None: ...
+
 
 class Count:
     """A watch that counts news, and rows."""
@@ -62,6 +64,8 @@ class Count:
     def reached(self, distortion: float) -> None:
         self.news += 1
 
+    def say(self, text: str) -> None: ...
+
 
 def small_parts() -> None:
     """20 parts of 256 rows, and a checkpoint after each of them."""
@@ -70,7 +74,7 @@ def small_parts() -> None:
 
 def run(table: Path, output: Path, watch: Any = None, **options: Any) -> Found:
     """A factorization in this process."""
-    place = Place(output, options.pop("memory", None), options.pop("force", False))
+    place = Place(output, options.pop("memory", None), options.pop("force", False), dask=options.pop("dask", None))
     return factorize_file(table, Job(**{"rank": 5, "tol": 1e-3, **options}), place, watch)
 
 

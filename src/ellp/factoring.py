@@ -37,6 +37,7 @@ def factorize(
     progress: Progress | None = None,
     output: str | Path | None = None,
     memory: str | int | None = None,
+    dask: str | None = None,
 ) -> Factors:
     """Factor A (n x d) into two matrices of the given rank along the main axes of the l_p ellipsoid of its rows.
 
@@ -46,7 +47,8 @@ def factorize(
     ``max_steps`` passes, ``strict`` raises :class:`ellp.NotConverged`, otherwise the honest certificate is returned.
 
     A path in place of A is a table that need not fit in memory: it is read in parts, ``memory`` (``"1GB"``, bytes; by
-    default a quarter of the machine's) bounds what the process holds, and the factors are written to ``output``.
+    default a quarter of the machine's) bounds what the process holds, and the factors are written to ``output``. With
+    ``dask``, the address of a scheduler or ``local:N``, the workers of a cluster read and write.
 
     >>> import torch, ellp
     >>> factors = ellp.factorize(torch.randn(1000, 64, generator=torch.manual_seed(0)), rank=16)

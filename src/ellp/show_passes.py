@@ -27,7 +27,7 @@ class PassProgress:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), RowSpeed(), TimeRemainingColumn())
         self.progress = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
         self.task = self.progress.add_task("start", total=None)
-        self.name, self.proved = "start", ""
+        self.name, self.proved, self.quiet = "start", "", quiet
 
     def __enter__(self) -> PassProgress:
         self.progress.start()
@@ -46,3 +46,7 @@ class PassProgress:
     def reached(self, distortion: float) -> None:
         self.proved = f", distortion {distortion:.4g} proved"
         self.progress.update(self.task, description=f"{self.name}{self.proved}")
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.progress.console.print(text, highlight=False)

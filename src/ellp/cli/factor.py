@@ -31,6 +31,7 @@ def factor(
     passes: Annotated[int | None, typer.Option(help="at most so many passes to prove it, whatever is reached")] = None,
     seed: Annotated[int, typer.Option(help="seed of the row sample or the sketch")] = 0,
     memory: Annotated[str | None, typer.Option(help="how much to use, as in 1GB; a quarter of the machine's")] = None,
+    dask: Annotated[str | None, typer.Option(help="address of a Dask scheduler, or local[:N]")] = None,
     compare: Annotated[bool, typer.Option("--compare/--no-compare", help="measure the SVD's error too")] = True,
     force: Annotated[bool, typer.Option("--force", help="replace an existing output")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
@@ -73,7 +74,7 @@ def factor(
         compare=compare,
     )
     with PassProgress(quiet=as_json) as progress:
-        place = Place(output, memory, force, inputs=_files(metric))
+        place = Place(output, memory, force, inputs=_files(metric), dask=dask)
         record = factorize_file(source, job, place, progress).record
     typer.echo(json.dumps(record) if as_json else factor_summary(record))
 

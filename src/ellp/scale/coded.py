@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -20,6 +21,7 @@ from ellp.folder import put
 from ellp.options import How
 from ellp.rows import Rows, Sums
 from ellp.scale.budget import parse_memory, threads_for
+from ellp.scale.cluster import connected
 from ellp.scale.coded_file import Streams, write_code
 from ellp.scale.factor import Place, check_inputs
 from ellp.scale.journal import Journal, fingerprint, run_folder
@@ -30,7 +32,7 @@ from ellp.scale.passes import Nobody, Passes, Watch
 from ellp.scale.scan import Pruned, Scan, scanned
 from ellp.scale.sources import Source, open_source
 from ellp.scale.sources.vector import open_importance
-from ellp.scale.threads import one_thread
+from ellp.scale.threads import Workers, one_thread
 from ellp.store import write_tensors
 
 SAMPLED = 32768  # rows that the code is found on
@@ -57,8 +59,11 @@ def code_file(table: str | Path, job: CodeJob, place: Place, watch: Watch | None
         raise InputError(f"need an output that ends in .safetensors, got {place.output}: name one")
     check_target(place.output, torch.float32, place.force)
     check_inputs(place.output, source, job.importance, place)
-    with run_folder(place.output) as folder, one_thread():
-        making = _Making(str(table), source, job, place.output, folder, parse_memory(place.memory), watch or Nobody())
+    if place.dask and source.shape[0] <= SAMPLED:
+        raise InputError(f"need more than {SAMPLED:,} rows for a cluster, got {source.shape[0]:,}: leave --dask out")
+    cluster = connected(place.dask, place.memory) if place.dask else nullcontext()
+    with run_folder(place.output.absolute()) as folder, cluster as workers, one_thread():
+        making = _Making(str(table), source, job, place, folder, workers, watch or Nobody())
         path, record = making.whole() if source.shape[0] <= SAMPLED else making.streamed()
         put(path, place.output)
     return record | {"bytes_written": place.output.stat().st_size}
@@ -69,9 +74,9 @@ class _Making:
     table: str
     source: Source
     job: CodeJob
-    output: Path
+    place: Place
     folder: Path
-    memory: int
+    cluster: Workers | None
     watch: Watch
 
     def whole(self) -> tuple[Path, dict[str, Any]]:
@@ -91,7 +96,8 @@ class _Making:
         weights = None if self.job.importance is None else open_importance(self.job.importance, count)
         stored = Stored(self.source, weights)
         held = SAMPLED * columns * 24  # the sample, and what the search makes of it
-        workers = threads_for(self.source.shape, dtype, SAMPLED, held, self.memory)
+        memory = parse_memory(self.place.memory)
+        workers = self.cluster or threads_for(self.source.shape, dtype, SAMPLED, held, memory)
         parts = parts_of(self.source.shape, dtype)
         passes = Passes(parts, workers, Journal(self.folder), stored.stamp(), self.watch)
         scan, sample = _scan(stored, passes, self.job.seed)
@@ -150,7 +156,7 @@ class _Making:
         (rows, columns), wide = self.source.shape, 2
         return {
             "source": self.table,
-            "output": str(self.output),
+            "output": str(self.place.output),
             "shape": [rows, columns],
             "kind": found.kind,
             "bits": found.bits,

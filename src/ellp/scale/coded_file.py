@@ -18,8 +18,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ellp.code.checking import LAYOUTS, check_code
 from ellp.code.prefixes import WINDOW
-from ellp.code.reading import SHAPES, check_code, read_rows
+from ellp.code.reading import read_rows
 from ellp.errors import InputError, first_line
 from ellp.scale.journal import on_disk
 from ellp.scale.parts import Part
@@ -140,7 +141,7 @@ def open_coded(path: str | Path) -> CodedFile:
     try:
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {}).get("ellp", "{}"))
-            tensors = {name: file.get_tensor(name) for name in SHAPES.get(facts.get("kind"), ())}
+            tensors = {name: file.get_tensor(name) for name in LAYOUTS.get(facts.get("kind"), {})}
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"need a complete coded table, got {path} ({first_line(error)}): write it again") from None
     if not tensors:

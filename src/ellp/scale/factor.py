@@ -17,6 +17,7 @@ from ellp.factor.solve import Progress
 from ellp.factoring import factorize, in_range
 from ellp.options import Method, Refine
 from ellp.scale.budget import megabytes, parse_memory, resident
+from ellp.scale.cluster import connected
 from ellp.scale.journal import run_folder
 from ellp.scale.output import InFile, Output, check_target
 from ellp.scale.passes import Nobody, Watch
@@ -51,6 +52,8 @@ class Place:
     force: bool = False
     inputs: tuple[str, ...] = ()
     """Files beside the table that must not be written over."""
+    dask: str | None = None
+    """The address of a scheduler, or ``local[:N]``; threads of this process if None."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,18 @@ class Solved:
 
 @dataclass(frozen=True)
 class Found:
-    """Factors, and the facts of the run as JSON can hold them."""
+    """What was found, and the facts of the run as JSON can hold them."""
 
-    factors: Factors
+    solved: Solved
+    output: Output | None
     record: dict[str, Any]
+
+    @property
+    def factors(self) -> Factors:
+        """The factors; a left one on disk is mapped into memory, not read."""
+        left = self.solved.left if self.output is None else self.output.left()
+        solved = self.solved
+        return Factors(left, solved.right, solved.sigma, solved.axes, len(solved.right), solved.certificate)
 
 
 def factorize_file(
@@ -89,13 +100,18 @@ def factorize_file(
     if place.output is not None:
         check_target(place.output, source.dtype, place.force)
         check_inputs(place.output, source, job.importance, place)
-        output = Output(place.output, source.shape, min(job.rank, *source.shape), source.dtype)
+        output = Output(place.output.absolute(), source.shape, min(job.rank, *source.shape), source.dtype)
     with in_range(job.p), run_folder(output.target) if output else nullcontext() as folder:
         if output is not None and folder is not None:
             output.check_room(folder)
         reason = whole(source, job)
         if reason is None:
-            solved = stream(source, job, output, folder, parse_memory(place.memory), watch)
+            with connected(place.dask, place.memory) if place.dask else nullcontext() as cluster:
+                if cluster is not None and cluster.dashboard:
+                    watch.say(f"dashboard: {cluster.dashboard}")
+                solved = stream(source, job, output, folder, place, cluster, watch)
+        elif place.dask:
+            raise InputError(f"need a factorization in passes for a cluster, got {reason}: leave --dask out")
         else:
             solved = _load(source, job, output, folder, parse_memory(place.memory), watch, reason)
         return _deliver(str(table), source, job, place, output, solved)
@@ -170,20 +186,17 @@ def _load(
 
 
 def _deliver(table: str, source: Source, job: Job, place: Place, output: Output | None, solved: Solved) -> Found:
-    target = None if output is None else str(output.target)
+    target = None if place.output is None else str(place.output)
     size = source.dtype.itemsize
     record = factor_record(
         table, target, source.shape, size, len(solved.right), solved.certificate, solved.svd_error, job.method
     )
     record["reads"] = solved.reads
-    left = solved.left
-    if output is not None and isinstance(left, InFile):
+    if output is not None and isinstance(solved.left, InFile):
         small = {name: getattr(solved, name).contiguous() for name in ("right", "sigma", "axes")}
-        output.publish(left, small, record, place.force)
-        left = output.left()
-    factors = Factors(left, solved.right, solved.sigma, solved.axes, len(solved.right), solved.certificate)
+        output.publish(solved.left, small, record, place.force)
     record["rows_per_second"] = solved.rows_per_second  # not in the file, which is the same whatever the weather
-    return Found(factors, record)
+    return Found(solved, output, record)
 
 
 @dataclass(frozen=True)
@@ -201,6 +214,9 @@ class _Told:
 
     def reached(self, distortion: float) -> None:
         self.watch.reached(distortion)
+
+    def say(self, text: str) -> None:
+        self.watch.say(text)
 
     def step(self, stage: str, step: int, value: float) -> None:
         if stage == "ellipsoid":

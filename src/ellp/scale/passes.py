@@ -28,11 +28,15 @@ class Watch(Protocol):
     def reached(self, distortion: float) -> None:
         """This distortion is proved."""
 
+    def say(self, text: str) -> None:
+        """Something worth a line of its own."""
+
 
 class Nobody:
     def begin(self, name: str, rows: int, done: int) -> None: ...
     def advance(self, rows: int) -> None: ...
     def reached(self, distortion: float) -> None: ...
+    def say(self, text: str) -> None: ...
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Passes:
 
     def _visit(self, task: Task, merge: Merge, tree: Tree, key: str) -> None:
         last = time.monotonic()
-        for sums, parts, level in self.workers.visit(task, self.parts[tree.done :], merge):
+        for sums, parts, level in self.workers.visit(task, self.parts, tree.done, merge):
             covered = self.parts[tree.done : tree.done + parts]
             tree.add(sums, merge, parts, level)
             rows = covered[-1].last - covered[0].first

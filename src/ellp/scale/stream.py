@@ -28,7 +28,7 @@ from ellp.factor.factors import Certificate
 from ellp.factor.project import Held, bounds, in_units, projected, right_factor
 from ellp.factor.svd import gram_ellipsoid
 from ellp.rows import Kernel, Rows, Sums, Table, power_of_two
-from ellp.scale.budget import threads_for
+from ellp.scale.budget import parse_memory, threads_for
 from ellp.scale.journal import Journal
 from ellp.scale.ondisk import OnDisk, Stored, Task
 from ellp.scale.output import InFile, Output
@@ -37,13 +37,21 @@ from ellp.scale.passes import Passes
 from ellp.scale.scan import Pruned, Scan, candidates, scanned
 from ellp.scale.sources import Source
 from ellp.scale.sources.vector import open_importance
-from ellp.scale.threads import one_thread
+from ellp.scale.threads import Workers, one_thread
 
 if TYPE_CHECKING:
-    from ellp.scale.factor import Job, Solved, _Told
+    from ellp.scale.factor import Job, Place, Solved, _Told
 
 
-def stream(source: Source, job: Job, output: Output | None, folder: Path | None, memory: int, watch: _Told) -> Solved:
+def stream(
+    source: Source,
+    job: Job,
+    output: Output | None,
+    folder: Path | None,
+    place: Place,
+    cluster: Workers | None,
+    watch: _Told,
+) -> Solved:
     """Factors of a table that is never in memory as a whole."""
     from ellp.scale.factor import Solved
 
@@ -51,7 +59,9 @@ def stream(source: Source, job: Job, output: Output | None, folder: Path | None,
     weights = None if job.importance is None else open_importance(job.importance, n)
     size = sample_size(d) if n > 2 * sample_size(d) and job.method == "lewis" else 0
     kept = 0 if folder else n * min(job.rank, d) * dtype.itemsize
-    workers = threads_for(source.shape, dtype, size, kept, memory)
+    workers = cluster or threads_for(source.shape, dtype, size, kept, parse_memory(place.memory))
+    if folder is None and cluster is not None:
+        raise InputError("need an output for the workers of a cluster to write to, got none: pass output")
     stored = Stored(source, weights)
     passes = Passes(parts_of(source.shape, dtype), workers, Journal(folder), stored.stamp(), watch)
     with one_thread():

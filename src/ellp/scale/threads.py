@@ -25,8 +25,11 @@ from ellp.scale.parts import Part
 class Workers(Protocol):
     """Whoever visits the parts."""
 
-    def visit(self, task: Task, parts: Sequence[Part], merge: Merge) -> Iterator[tuple[Sums, int, int]]:
-        """Sums in the order of the parts, each with how many parts it covers and its level in the tree of sums."""
+    def visit(self, task: Task, parts: Sequence[Part], done: int, merge: Merge) -> Iterator[tuple[Sums, int, int]]:
+        """Sums in the order of the parts, the first ``done`` left out.
+
+        Each comes with how many parts it covers and its level in the tree of sums.
+        """
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Threads:
     computing: int
     reading: int
 
-    def visit(self, task: Task, parts: Sequence[Part], merge: Merge) -> Iterator[tuple[Sums, int, int]]:
+    def visit(self, task: Task, parts: Sequence[Part], done: int, merge: Merge) -> Iterator[tuple[Sums, int, int]]:
         slots, own = threading.Semaphore(self.computing), threading.local()
         source = task.stored.source
         size = max((part.last - part.first for part in parts), default=0)
@@ -49,7 +52,7 @@ class Threads:
                 return task.sums(rows)
 
         pending: deque[Future[Sums]] = deque()
-        ahead = iter(parts)
+        ahead = iter(parts[done:])
         threads = self.computing + self.reading
         pool = ThreadPoolExecutor(threads, "ellp", initializer=torch.set_num_threads, initargs=(1,))
         try:

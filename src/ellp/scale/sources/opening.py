@@ -10,7 +10,7 @@ from ellp.errors import InputError
 from ellp.scale.sources.hdf5 import open_hdf5
 from ellp.scale.sources.npy import open_npy
 from ellp.scale.sources.parquet import open_parquet
-from ellp.scale.sources.place import base_name, found, is_file, is_folder
+from ellp.scale.sources.place import absolute, base_name, found, is_file, is_folder
 from ellp.scale.sources.source import Source
 from ellp.scale.sources.stacked import stack
 from ellp.scale.sources.tensors import open_indexed, open_tensor
@@ -40,6 +40,7 @@ def open_source(place: str) -> Source:
     of parts, a pattern with ``*``, or a URL that fsspec knows.
     """
     path, name = split(place)
+    path = absolute(path)
     if "*" in path or "?" in path:
         return stack(_alike(found(path), place), path, lambda part: _open_file(part, name))
     if is_folder(path) and not is_zarr(path):

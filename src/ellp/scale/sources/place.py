@@ -20,6 +20,11 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
+def absolute(path: str) -> str:
+    """The same place, wherever it is read from."""
+    return path if is_url(path) else os.path.abspath(path)
+
+
 def base_name(path: str) -> str:
     """The last part of a path or URL."""
     return path.rstrip("/").rpartition("/")[2] if is_url(path) else Path(path).name

@@ -13,7 +13,7 @@ from ellp.arrays import Array, as_tensor
 from ellp.errors import InputError
 from ellp.scale.sources import Source
 from ellp.scale.sources.npy import open_vector
-from ellp.scale.sources.place import is_file
+from ellp.scale.sources.place import absolute, is_file
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class InMemory:
 def open_importance(importance: Array | str | Path, count: int) -> Source:
     """The importances of ``count`` rows: an array, or the path of a ``.npy`` file, which is read in parts too."""
     if isinstance(importance, (str, Path)):
-        path = str(importance)
+        path = absolute(str(importance))
         if not (path.endswith(".npy") and is_file(path)):
             raise InputError(f"need an existing .npy file of importances, got {path}: check the path")
         source: Source = open_vector(path)
