@@ -22,7 +22,10 @@ BLOCK = 4096  # rows worked on at a time
 
 @dataclass(frozen=True)
 class Basis:
-    """A table with its weights (mean one) and the maps into coordinates and back (float32)."""
+    """A table with its weights (mean one) and the maps into coordinates and back (float32).
+
+    Or a sample of the rows of a table with ``count`` of them, each drawn with its ``chance``.
+    """
 
     matrix: Tensor
     weight: Tensor
@@ -30,10 +33,13 @@ class Basis:
     into: Tensor
     back: Tensor
     variance: Tensor
+    count: int | None = None
+    chance: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
-        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
+        """Of the whole table."""
+        return self.count or int(self.matrix.shape[0]), int(self.matrix.shape[1])
 
     def coordinates(self, rows: slice | Tensor) -> Tensor:
         """The coordinates of some rows."""
@@ -67,17 +73,18 @@ class Basis:
 
     def sample(self, size: int, seed: int) -> tuple[Tensor, Tensor]:
         """Row numbers and weights of about ``size`` rows: half drawn evenly, half by weight (Horvitz-Thompson)."""
-        count = self.shape[0]
-        if count <= size:
-            return torch.arange(count, device=self.weight.device), self.weight
-        chance = (0.5 / count + 0.5 * self.weight.double() / self.weight.double().sum()) * size
-        chance = chance.clamp(max=1.0)
+        count, held = self.shape[0], 1.0 if self.chance is None else self.chance.double()
+        if len(self.weight) <= size:
+            return torch.arange(len(self.weight), device=self.weight.device), (self.weight / held).float()
+        total = (self.weight.double() / held).sum()
+        wanted = (0.5 / count + 0.5 * self.weight.double() / total) * size
+        chance = (wanted.clamp(max=1.0) / held).clamp(max=1.0)
         marks = chance.cumsum(0) + float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
         drawn = (
             torch.diff(marks.floor(), prepend=marks.new_tensor([float(marks[0] - chance[0])]).floor()) > 0
         ).nonzero()
         rows = drawn[:, 0]
-        return rows, (self.weight[rows] / chance[rows].float()).float()
+        return rows, (self.weight[rows] / (chance * held)[rows].float()).float()
 
 
 def basis(

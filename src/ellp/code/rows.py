@@ -1,12 +1,8 @@
 r"""A code found on some rows, for all rows of a table: where they come by one after another, and never all at once.
 
-The axes, the stages and the way to spend the bytes are those of a code of a sample (:mod:`ellp.code.search`). A row a
-is then coded by its coordinates y on the axes B as they are stored, those that err least in the metric ``H = S S^T``:
-
-    y = (a - m) S P^T (P P^T)^-1,      P = B S,
-
-up to the length at which ``c error(length) + mu length`` is least, at a price mu a byte under which, by the sample's
-word, all rows together fit.
+The axes, the stages and the way to spend the bytes are found on a sample (:mod:`ellp.code.search`). A row is then coded
+by its coordinates on the axes as they are stored, up to the length at which ``c error(length) + mu length`` is least,
+at a price mu a byte under which, by the sample's word, all rows together fit.
 """
 
 from __future__ import annotations
@@ -18,12 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ellp.code.axes import read_axes
+from ellp.arrays import Array, metric_factor
+from ellp.code.basis import BLOCK, basis
 from ellp.code.prefixes import levels_up_to
-from ellp.code.search import SLACK, Coded
+from ellp.code.search import SLACK, Learned, learn
 from ellp.code.staged import Stages, choose, decode, encode, price
+from ellp.options import How
 
-BLOCK = 4096  # rows worked on at a time
 SURE = 2.0  # standard deviations that the rows' bytes may differ from what the sample foretells
 
 
@@ -66,25 +63,21 @@ class RowCoder:
         return codes, choice, (both if self.root is None else both @ self.root).double()
 
 
-def row_coder(found: Coded, sample: Sample, count: int, room: int, metric: Tensor | None) -> RowCoder:
-    """The coder of a code, at the price under which ``count`` rows take ``room`` bytes, as the ``sample`` tells.
-
-    ``metric`` is the factor S of the metric on errors.
-    """
-    parts = found.tensors
-    stages = Stages(parts["axes"], parts["scale"].float(), parts["book"], parts["books"])
-    columns = parts["mean"].shape[1]
-    axes = read_axes(parts["proj.weight"], found.bits, columns) * parts["proj.scale"].float()[:, None]
-    root = None if metric is None else metric.float()
-    place = (axes if root is None else axes @ root).double()
-    into = torch.linalg.lstsq(place @ place.T, place, driver="gelsd").solution.T
-    into = into.float() if root is None else root @ into.float()
-    coder = RowCoder(parts["mean"][0].float(), into.contiguous(), axes, stages, 0.0, root)
-    return repriced(coder, sample, count, room)
+def learn_rows(
+    sample: Sample, count: int, size: int, metric: Array | None, p: float, how: How, seed: int
+) -> tuple[Learned, RowCoder]:
+    """The best code for a table of ``count`` rows in ``size`` bytes, as a sample tells, without a price as yet."""
+    drawn = sample.weight / sample.chance
+    found = basis(sample.matrix, drawn, metric, p, seed)
+    found = replace(found, weight=sample.weight.float(), chance=sample.chance, count=count)
+    learned = learn(found, size, how, seed)
+    root = None if metric is None else metric_factor(metric, sample.matrix.shape[1]).float()
+    axes = learned.basis
+    return learned, RowCoder(axes.mean, axes.into, axes.back, learned.stages, 0.0, root)
 
 
 def repriced(coder: RowCoder, sample: Sample, count: int, room: int) -> RowCoder:
-    """The same coder at the price for so much room, less what chance may make of the sample's word."""
+    """The coder at the price for so much room, as the sample tells, less what chance may make of its word."""
     errors = torch.cat([encode(_into(coder, block), coder.stages)[1] for block in torch.split(sample.matrix, BLOCK)])
     counts = 1 / sample.chance.double()
     counts *= count / counts.sum()

@@ -113,6 +113,31 @@ def code_table(
     return Coded(kind, tensors, bits, bytes_used, error, chosen, tuple(one for one, _ in tried))
 
 
+@dataclass(frozen=True)
+class Learned:
+    """The best staged code of the rows of a basis, before any row is coded: ``basis`` is that of its rounded axes."""
+
+    chosen: Candidate
+    axes: Tensor
+    basis: Basis
+    stages: Stages
+
+
+def learn(found: Basis, size: int, how: How = "auto", seed: int = 0) -> Learned:
+    """How to spend ``size`` bytes on the rows of a table, of which the basis may hold a sample only."""
+    search, tried = _Search(found, size, seed), list[tuple[Candidate, "_Draft | None"]]()
+    coders: tuple[Coder, ...] = ("codebook", "scalar", "int8") if how == "auto" or how == "rounding" else (how,)
+    for coder in coders:
+        tried += search.staged(coder, tried)
+    if not tried:
+        raise InputError(f"need more bytes for {found.shape[0]} rows, got {size:,}: pass at least {search.least:,}")
+    chosen, draft = min(tried, key=lambda one: one[0].error)
+    assert draft is not None
+    rounded = found.onto(rounded_axes(found, draft.axes, draft.axis_bits))
+    stages = find_stages(rounded, draft.axes, draft.most, draft.coder, seed=seed, own=_books(size))
+    return Learned(chosen, found.back[: draft.axes], rounded, stages)
+
+
 def decode_table(coded: Coded, shape: tuple[int, int]) -> Tensor:
     """The whole table as the layers read it (float32), for measurements."""
     device = coded.tensors["mean"].device

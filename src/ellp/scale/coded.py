@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ellp.arrays import Array, metric_factor
-from ellp.code.axes import axes_bytes
+from ellp.arrays import Array
+from ellp.code.axes import store_axes
+from ellp.code.basis import BLOCK
 from ellp.code.prefixes import map_bytes
-from ellp.code.rows import BLOCK, RowCoder, Sample, repriced, row_coder
-from ellp.code.search import FLOAT, Coded, code_table
-from ellp.code.staged import Coder
+from ellp.code.rows import RowCoder, Sample, learn_rows, repriced
+from ellp.code.search import FLOAT, Candidate, Learned, code_table
 from ellp.errors import InputError
 from ellp.folder import put
 from ellp.options import How
 from ellp.rows import Rows, Sums
 from ellp.scale.budget import parse_memory, threads_for
+from ellp.scale.cluster import connected
 from ellp.scale.coded_file import Streams, write_code
 from ellp.scale.factor import Place, check_inputs
 from ellp.scale.journal import Journal, fingerprint, run_folder
@@ -30,12 +32,11 @@ from ellp.scale.passes import Nobody, Passes, Watch
 from ellp.scale.scan import Pruned, Scan, scanned
 from ellp.scale.sources import Source, open_source
 from ellp.scale.sources.vector import open_importance
-from ellp.scale.threads import one_thread
+from ellp.scale.threads import Workers, one_thread
 from ellp.store import write_tensors
 
 SAMPLED = 32768  # rows that the code is found on
 CLOSER = 0.999  # of the room aimed at, once a pass has told what the price really takes
-OF_ROWS = ("weight", "code", "lengths", "levels", "starts")
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,11 @@ def code_file(table: str | Path, job: CodeJob, place: Place, watch: Watch | None
         raise InputError(f"need an output that ends in .safetensors, got {place.output}: name one")
     check_target(place.output, torch.float32, place.force)
     check_inputs(place.output, source, job.importance, place)
-    with run_folder(place.output) as folder, one_thread():
-        making = _Making(str(table), source, job, place.output, folder, parse_memory(place.memory), watch or Nobody())
+    if place.dask and source.shape[0] <= SAMPLED:
+        raise InputError(f"need more than {SAMPLED:,} rows for a cluster, got {source.shape[0]:,}: leave --dask out")
+    cluster = connected(place.dask, place.memory) if place.dask else nullcontext()
+    with run_folder(place.output.absolute()) as folder, cluster as workers, one_thread():
+        making = _Making(str(table), source, job, place, folder, workers, watch or Nobody())
         path, record = making.whole() if source.shape[0] <= SAMPLED else making.streamed()
         put(path, place.output)
     return record | {"bytes_written": place.output.stat().st_size}
@@ -69,17 +73,20 @@ class _Making:
     table: str
     source: Source
     job: CodeJob
-    output: Path
+    place: Place
     folder: Path
-    memory: int
+    cluster: Workers | None
     watch: Watch
 
     def whole(self) -> tuple[Path, dict[str, Any]]:
         """A table no larger than the sample, coded in memory."""
         count, given = self.source.shape[0], self.job.importance
         weight = None if given is None else open_importance(given, count).read(0, count).view(-1)
-        found = self._search(self.source.read(0, count), weight, self.job.size, self.job.coder)
-        record, path = self._record(found, found.bytes, found.error, 1), self.folder / "code.safetensors"
+        metric = None if self.job.metric is None else torch.as_tensor(self.job.metric)
+        table, job = self.source.read(0, count), self.job
+        found = code_table(table, job.size, weight, metric, job.p, job.coder, job.seed)
+        record = self._record(found.kind, found.bits, found.chosen, found.bytes, found.error, 1)
+        path = self.folder / "code.safetensors"
         write_tensors(path, found.tensors, record)
         return path, record
 
@@ -91,13 +98,15 @@ class _Making:
         weights = None if self.job.importance is None else open_importance(self.job.importance, count)
         stored = Stored(self.source, weights)
         held = SAMPLED * columns * 24  # the sample, and what the search makes of it
-        workers = threads_for(self.source.shape, dtype, SAMPLED, held, self.memory)
+        memory = parse_memory(self.place.memory)
+        workers = self.cluster or threads_for(self.source.shape, dtype, SAMPLED, held, memory)
         parts = parts_of(self.source.shape, dtype)
         passes = Passes(parts, workers, Journal(self.folder), stored.stamp(), self.watch)
         scan, sample = _scan(stored, passes, self.job.seed)
-        found, coder = self._learn(sample.half(0), sample.half(1))
-        small = {name: part for name, part in found.tensors.items() if name not in OF_ROWS} | {"levels": coder.levels}
+        learned, coder = self._learn(sample.half(0))
+        small = _small(learned, coder)
         room = self.job.size - self._fixed(small)
+        coder = repriced(coder, sample.half(1), count, room)
         streams, sums = self._pass(replace(stored, unit=scan.unit), passes, coder)
         aim = float(room)
         while int(sums[0]) > room:
@@ -105,30 +114,17 @@ class _Making:
             coder = repriced(coder, sample.half(1), count, int(aim))
             streams, sums = self._pass(replace(stored, unit=scan.unit), passes, coder)
         total = int(sums[0])
-        record = self._record(found, self._fixed(small) + total, _share(sums), len(passes.names))
+        bits, used = learned.chosen.axis_bits or 8, self._fixed(small) + total
+        record = self._record("staged", bits, learned.chosen, used, _share(sums), len(passes.names))
         record["rows_per_second"] = passes.speed
         path = self.folder / "code.safetensors"
         write_code(path, streams, parts, small, total, record)
         return path, record
 
-    def _learn(self, sample: Sample, other: Sample) -> tuple[Coded, RowCoder]:
-        """A code of a sample, with as many bytes a row as the table has, and the coder made of it."""
-        (count, columns), held = self.source.shape, len(sample.matrix)
-        fixed = min(self.job.size // 2, axes_bytes(columns, columns, 8) + FLOAT * columns)
-        size = fixed + int((self.job.size - fixed) * held / count)
-        drawn = sample.weight / sample.chance
-        found = self._search(sample.matrix, drawn, size, self.job.coder)
-        if found.kind != "staged":
-            others = (self._search(sample.matrix, drawn, size, coder) for coder in get_args(Coder))
-            found = min(others, key=lambda one: one.error)
-        small = {name: part for name, part in found.tensors.items() if name not in OF_ROWS}
-        small["levels"] = torch.zeros(min(256, len(small["scale"]) + 1), dtype=torch.int16)
-        root = None if self.job.metric is None else metric_factor(self.job.metric, columns)
-        return found, row_coder(found, other, count, self.job.size - self._fixed(small), root)
-
-    def _search(self, matrix: Tensor, weight: Tensor | None, size: int, coder: How) -> Coded:
-        metric = None if self.job.metric is None else torch.as_tensor(self.job.metric)
-        return code_table(matrix, size, weight, metric, self.job.p, coder, self.job.seed)
+    def _learn(self, sample: Sample) -> tuple[Learned, RowCoder]:
+        job = self.job
+        metric = None if job.metric is None else torch.as_tensor(job.metric)
+        return learn_rows(sample, self.source.shape[0], job.size, metric, job.p, job.coder, job.seed)
 
     def _fixed(self, small: dict[str, Tensor]) -> int:
         """Bytes of everything but the rows' codes."""
@@ -146,19 +142,19 @@ class _Making:
         passes.journal = replace(passes.journal, draft=path)
         return streams, passes.run(OnDisk(stored=stored, passes=passes).task(coded, coder, streams), name="writing")
 
-    def _record(self, found: Coded, used: int, error: float, reads: int) -> dict[str, Any]:
+    def _record(self, kind: str, bits: int, chosen: Candidate, used: int, error: float, reads: int) -> dict[str, Any]:
         (rows, columns), wide = self.source.shape, 2
         return {
             "source": self.table,
-            "output": str(self.output),
+            "output": str(self.place.output),
             "shape": [rows, columns],
-            "kind": found.kind,
-            "bits": found.bits,
+            "kind": kind,
+            "bits": bits,
             "bytes": used,
             "bytes_asked": self.job.size,
             "bytes_in_float16": wide * rows * columns,
             "error": error,
-            "chosen": asdict(found.chosen),
+            "chosen": asdict(chosen),
             "reads": reads,
             "rows_per_second": None,
         }
@@ -178,6 +174,14 @@ def coded(rows: Rows, coder: RowCoder, streams: Streams) -> Sums:
     stream = torch.cat(pieces)
     streams.keep(rows.first, torch.cat(choices), stream)
     return torch.tensor(len(stream)), errors, rows.weight.sum(), moment
+
+
+def _small(learned: Learned, coder: RowCoder) -> dict[str, Tensor]:
+    """The tensors of a code but for those of the rows."""
+    packed, scale = store_axes(learned.axes, learned.chosen.axis_bits or 8)
+    stages = coder.stages
+    parts = {"mean": coder.mean[None], "axes": stages.axes, "book": stages.book, "books": stages.books}
+    return parts | {"scale": stages.scale, "proj.weight": packed, "proj.scale": scale, "levels": coder.levels}
 
 
 def _share(sums: Sums) -> float:

@@ -141,7 +141,7 @@ def open_coded(path: str | Path) -> CodedFile:
     try:
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {}).get("ellp", "{}"))
-            tensors = {name: file.get_tensor(name) for name in LAYOUTS.get(facts.get("kind"), ())}
+            tensors = {name: file.get_tensor(name) for name in LAYOUTS.get(facts.get("kind"), {})}
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"need a complete coded table, got {path} ({first_line(error)}): write it again") from None
     if not tensors:

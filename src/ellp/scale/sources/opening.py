@@ -40,6 +40,7 @@ def open_source(place: str) -> Source:
     of parts, a pattern with ``*``, or a URL that fsspec knows.
     """
     path, name = split(place)
+    path = absolute(path)
     if "*" in path or "?" in path:
         return stack(_alike(found(path), place), path, lambda part: _open_file(part, name))
     if is_folder(path) and not is_zarr(path):

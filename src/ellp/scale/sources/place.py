@@ -21,7 +21,7 @@ def is_url(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """The place as a process with another current folder finds it."""
+    """The same place, wherever it is read from."""
     return path if is_url(path) else os.path.abspath(path)
 
 

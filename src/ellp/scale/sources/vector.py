@@ -43,7 +43,7 @@ class InMemory:
 def open_importance(importance: Array | str | Path, count: int) -> Source:
     """The importances of ``count`` rows: an array, or the path of a ``.npy`` file, which is read in parts too."""
     if isinstance(importance, (str, Path)):
-        path = str(importance)
+        path = absolute(str(importance))
         if not (path.endswith(".npy") and is_file(path)):
             raise InputError(f"need an existing .npy file of importances, got {path}: check the path")
         source: Source = open_vector(absolute(path))
