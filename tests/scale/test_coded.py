@@ -163,6 +163,6 @@ def test_what_is_no_code_is_refused(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(InputError):
             open_coded(path)
+    np.save(tmp_path / "b.npy", table())
     with pytest.raises(InputError, match="rounding"):
-        np.save(tmp_path / "b.npy", table())
         code_file(tmp_path / "b.npy", CodeJob(SIZE, coder="rounding"), Place(tmp_path / "b.safetensors"))
