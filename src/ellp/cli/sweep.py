@@ -28,7 +28,7 @@ def sweep(
     task: Annotated[str, typer.Option(help="tasks of models that name none; comma between")] = "",
     data: Data = None,
     method: Annotated[
-        str, typer.Option(help="svd, lp, fwsvd, int8, int4, int3, int2; comma between")
+        str, typer.Option(help="svd, lp, fwsvd, int8, int4, int3, int2, coded, tapered; comma")
     ] = "svd,lp,fwsvd,int8,int4,int3,int2",
     p: Annotated[str, typer.Option("--p", help="norms of lp, comma between: 1 is robust, 2 is the SVD")] = "1",
     keep: Annotated[str, typer.Option(help="shares of the parameters to keep, comma between")] = "0.85,0.72,0.59",
