@@ -69,7 +69,7 @@ def read_halves(bits: Tensor) -> Tensor:
     magnitude = torch.where(whole < 0, whole + 2**15, whole).float()
     exponent = torch.floor(magnitude / 1024)
     unit = torch.tensor([2.0 ** (max(power, 1) - 25) for power in range(32)], device=bits.device)
-    found = (magnitude - 1024 * (exponent - exponent.clamp(max=1))) * unit[exponent.int()]
+    found = (magnitude - 1024 * (exponent - exponent.clamp(max=1))) * unit[exponent.long()]
     return torch.where(whole < 0, -found, found)
 
 

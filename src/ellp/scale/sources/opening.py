@@ -74,7 +74,7 @@ def _open_file(path: str, name: str | None) -> Source:
     if suffix is None:
         known = ", ".join(sorted(FORMATS))
         raise InputError(f"need a file of a known kind ({known}), got {base_name(path)}: convert it, or rename it")
-    return FORMATS[suffix](absolute(path), name)
+    return FORMATS[suffix](path, name)
 
 
 def _alike(parts: list[str], place: str) -> list[str]:

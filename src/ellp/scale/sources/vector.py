@@ -46,7 +46,7 @@ def open_importance(importance: Array | str | Path, count: int) -> Source:
         path = absolute(str(importance))
         if not (path.endswith(".npy") and is_file(path)):
             raise InputError(f"need an existing .npy file of importances, got {path}: check the path")
-        source: Source = open_vector(absolute(path))
+        source: Source = open_vector(path)
     else:
         source = InMemory(as_tensor(importance).to("cpu", torch.float64).reshape(-1))
     if source.shape[0] != count:
