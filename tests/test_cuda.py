@@ -123,7 +123,7 @@ def test_arrays_may_live_apart() -> None:
 def test_bad_rows_are_named() -> None:
     A = laws.draw(3000, 3).cuda()
     A[2345, 1] = math.nan
-    with laws.refused("row 2345", "column 1", "NaN"):
+    with laws.refused("row 2,345", "column 1", "NaN"):
         ellp.factorize(A, 1)
 
 
