@@ -143,7 +143,7 @@ def against_memory(path: Path, rank: int, repeats: int) -> dict[str, Any]:
         torch.set_num_threads(2)
 
     def by_one_thread() -> None:
-        with mock.patch("ellp.scale.stream.threads_for", lambda *_: Threads(1, 1)):
+        with mock.patch("ellp.scale.stream.threads_for", return_value=Threads(1, 1)):
             ellp.factorize(path, rank)
 
     def streamed() -> None:
