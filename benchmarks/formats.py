@@ -1,6 +1,6 @@
-"""How fast rows are read from each format, beside raw ``.npy``: scans of a table that is not in the page cache.
+"""What reading rows costs in each format, beside raw ``.npy``: scans of a table that is not in the page cache.
 
-python benchmarks/formats.py [--rows 300000] [--rows 300000 --record benchmarks/formats.json]
+python benchmarks/formats.py [--rows 300000] [--record benchmarks/formats.json]
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def show(results: list[dict[str, Any]]) -> str:
     """The table for docs/scale.md."""
     raw = results[0]["processor_seconds_per_gigabyte"]
     lines = [
-        "| format | bytes a number | processor time a gigabyte of float32, s | of `.npy`'s |",
+        "| format | bytes a number | seconds a gigabyte of float32 | of `.npy`'s |",
         "|---|---:|---:|---:|",
     ]
     for one in results:
