@@ -9,7 +9,7 @@ ADAPTERS ?= ../shared/models/minilm-glue
 SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-bytes bench-core bench-evaluate bench-formats bench-models clean
+.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-bytes bench-core bench-evaluate bench-formats bench-models bench-scale clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,9 @@ bench-evaluate: $(STAMP)  ## evaluation beside transformers.pipeline, its interv
 
 bench-formats: $(STAMP)  ## what it costs to read each format of tables
 	@$(BIN)/python benchmarks/formats.py
+
+bench-scale: $(STAMP)  ## tables on disk: beside memory, limits, two workers
+	@$(BIN)/python benchmarks/scale.py
 
 bench-models: $(STAMP)  ## latency, calibration, time and memory of a compressed model
 	@$(BIN)/python benchmarks/models.py

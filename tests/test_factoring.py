@@ -413,9 +413,9 @@ def test_importance_takes_every_kind() -> None:
 def test_nan_and_infinity(bad: float, numpy: bool) -> None:
     A = laws.draw(5000, 3)
     A[4321, 2] = bad
-    with laws.refused("row 4321", "column 2", "NaN" if math.isnan(bad) else "infinity"):
+    with laws.refused("row 4,321", "column 2", "NaN" if math.isnan(bad) else "infinity"):
         ellp.factorize(A.numpy() if numpy else A, 1)
-    with laws.refused("row 2", "column 4321"):  # of the caller's matrix, not of its transpose
+    with laws.refused("row 2", "column 4,321"):  # of the caller's matrix, not of its transpose
         ellp.factorize(A.T, 1, importance=torch.ones(3))
 
 

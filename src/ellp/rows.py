@@ -258,4 +258,4 @@ def first_bad_row(matrix: Tensor, first: int = 0) -> str:
     row = int(bad.any(dim=1).to(torch.uint8).argmax())
     column = int(bad[row].to(torch.uint8).argmax())
     kind = "NaN" if bool(torch.isnan(matrix[row, column])) else "infinity"
-    return f"{kind} in row {first + row:,}, column {column}"
+    return f"{kind} in row {first + row:,}, column {column:,}"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -77,32 +75,12 @@ def _few(names: list[str]) -> str:
     return ", ".join(sorted(names)[:6]) + (", ..." if len(names) > 6 else "") if names else "nothing"
 
 
-def check_output(path: Path, force: bool, inputs: Iterable[Path | str | None] = ()) -> None:
-    """Before any work: a .safetensors file that is none of the ``inputs`` and new (or ``force`` given), in a folder."""
-    if path.is_dir():
-        raise InputError(f"need a file to write, got the folder {path}: add a file name")
-    if path.exists() and not force:
-        raise InputError(f"need an output that does not exist yet, got {path}: pass --force to replace it")
-    if not path.parent.is_dir():
-        raise InputError(f"need an existing folder for the output, got {path.parent}: create it first")
-    if path.suffix != ".safetensors":
-        raise InputError(f"need an output that ends in .safetensors, got {path.name}: rename it")
-    for source in inputs:
-        if source is not None and path.exists() and _split(str(source))[0].resolve() == path.resolve():
-            raise InputError(f"need an output beside the input, got the input {path} itself: choose another name")
-
-
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, object]) -> int:
     """Write ``tensors`` as safetensors with ``facts`` (as JSON) in its metadata; the bytes written."""
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as draft:
         save_file(whole, draft, metadata={"ellp": json.dumps(facts, sort_keys=True)})
     return path.stat().st_size
-
-
-def to_tensor(array: Array) -> Tensor:
-    """An array as a torch tensor, for writing."""
-    return array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
 
 
 def factor_record(

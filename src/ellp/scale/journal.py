@@ -119,6 +119,8 @@ def run_folder(output: Path) -> Iterator[Path]:
                 raise
     except filelock.Timeout:
         raise InputError(f"need {output} for this run alone, got another run that is writing it: wait for it") from None
+    except FileNotFoundError as error:
+        raise InputError(f"need {error.filename or 'a file'}, which was there before, got none: restore it") from error
     except (OSError, SafetensorError) as error:
         kept = " what is done is kept, and the same command goes on from there" if folder.is_dir() else ""
         raise InputError(

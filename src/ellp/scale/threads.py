@@ -1,6 +1,6 @@
 """Parts visited by the threads of one process: some compute while others read ahead.
 
-Every thread has a buffer of its own that it reads into again and again, and one BLAS thread: two threads with one each
+Every thread reads into a buffer that is used again and again, and has one BLAS thread: two threads with one each
 are faster than one thread with two, and a result never depends on how many there are.
 """
 
@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from ellp.rows import Merge, Sums
 from ellp.scale.ondisk import Task
@@ -38,18 +39,25 @@ class Threads:
 
     computing: int
     reading: int
+    rooms: list[Tensor] = field(default_factory=list, repr=False, compare=False)
+    """Buffers that no thread is using: memory is taken once, not in every pass."""
 
     def visit(self, task: Task, parts: Sequence[Part], done: int, merge: Merge) -> Iterator[tuple[Sums, int, int]]:
-        slots, own = threading.Semaphore(self.computing), threading.local()
+        slots = threading.Semaphore(self.computing)
         source = task.stored.source
-        size = max((part.last - part.first for part in parts), default=0)
+        size = max(part.last - part.first for part in parts)
 
         def visit(part: Part) -> Sums:
-            if not hasattr(own, "room"):
-                own.room = torch.empty(size, source.shape[1], dtype=source.dtype)
-            rows = task.read(part, own.room)
-            with slots:
-                return task.sums(rows)
+            try:
+                room = self.rooms.pop()
+            except IndexError:
+                room = torch.empty(size, source.shape[1], dtype=source.dtype)
+            try:
+                rows = task.read(part, room)
+                with slots:
+                    return task.sums(rows)
+            finally:
+                self.rooms.append(room)
 
         pending: deque[Future[Sums]] = deque()
         ahead = iter(parts[done:])
