@@ -20,7 +20,9 @@ from typing import Any
 TASKS = ("cola", "mrpc", "sst2", "stsb")
 KEEP = "0.85,0.72,0.59,0.4,0.25,0.1"
 METHODS = "svd,fwsvd,lp"  # lp with two importances: four methods
-IMPORTANCES = "uniform,words^0.5"  # all rows alike as in the paper, and what ``ellp compress`` takes by itself
+IMPORTANCES = (
+    "uniform,words^0.5"  # all rows alike as in the paper, and the importance ``ellp compress`` takes by itself here
+)
 SAMPLE = 0.59  # what the cells measured one by one keep
 ELLP = [sys.executable, "-c", "from ellp.cli import main; main()"]
 

@@ -112,6 +112,25 @@ def test_a_measurement_is_kept_and_belongs_to_its_model(monkeypatch: pytest.Monk
     assert weigh(model, tokenizer()).metric is not None  # done without
 
 
+def test_a_batch_leaves_behind_no_more_than_the_table_holds() -> None:
+    model, lengths = encoder(), [1, 2, 3, 5, 8, 13, 21, 34] * 6
+    texts = [" ".join(f"word{number}" for number in range(length)) for length in lengths]
+    batches = weighing.text_batches(model, tokenizer(), texts)
+    room = model.get_input_embeddings().weight.numel() // weighing.held_by_a_token(model)
+    sizes = [batch["input_ids"].numel() for batch in batches]
+    assert sum(len(batch["input_ids"]) for batch in batches) == len(texts)
+    assert 34 < room < 34 * weighing.BATCH and max(sizes) <= room
+    assert all(len(batch["input_ids"]) <= weighing.BATCH for batch in batches)
+    held = sum(sum(one.weight.shape) for one in model.modules() if isinstance(one, nn.Linear))
+    assert weighing.held_by_a_token(model) == held
+
+
+def test_lists_of_words_are_forgotten_after_use() -> None:
+    pytest.importorskip("wordfreq", reason="needs wordfreq: pip install 'ellp[words]'")
+    weigh(encoder(), tokenizer(), importance="words:en", sensitive=False)
+    assert words.word_frequencies.cache_info().currsize == 0
+
+
 def test_the_cache_has_its_usual_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ELLP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")

@@ -18,7 +18,7 @@ from ellp.code.checking import LAYOUTS, check_code, digest
 from ellp.code.reading import read_rows
 from ellp.errors import InputError
 
-BLOCK = 4096  # rows a head decodes at a time
+BLOCK = 1024  # rows a head decodes at a time
 
 
 class CodedAxes(nn.Module):

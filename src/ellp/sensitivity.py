@@ -17,7 +17,7 @@ What the output is depends on the model:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ellp.errors import InputError
 from ellp.importance.fisher import only
+from ellp.memory import tidy
 
 Progress = Callable[[str, int, int], None]
 Batch = Mapping[str, Tensor]
@@ -115,6 +116,7 @@ def sensitivity(
                 break
     if progress is not None:
         progress("", len(batches), len(batches))
+    tidy(table.weight.numel())
     return sums.result()
 
 
@@ -169,16 +171,19 @@ class _Sums:
 
 @contextmanager
 def _fast(device: torch.device) -> Iterator[None]:
-    """Products in whatever precision is fastest: chance disturbs the sums a hundred times more.
+    """On a GPU, products in whatever precision is fastest: chance disturbs the sums a hundred times more.
 
-    Attention is then taken as plain products, too: the fused kernel of CPUs makes many tiny ones, which lose by it.
+    On a CPU such products keep code and scratch space for every shape they have met, which is more than the model; and
+    attention is taken as plain products, because the fused kernel loses time on short texts.
     """
+    if device.type == "cpu":
+        with sdpa_kernel([SDPBackend.MATH]):
+            yield
+        return
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
-    apart = sdpa_kernel([SDPBackend.MATH]) if device.type == "cpu" else nullcontext()
     try:
-        with apart:
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(before)
 

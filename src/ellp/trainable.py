@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ellp.coded import CodedEmbedding
 from ellp.errors import InputError
 from ellp.layers import FactorizedConv1D, FactorizedEmbedding, FactorizedLinear
 from ellp.quiet import quiet
@@ -14,11 +15,12 @@ from ellp.quiet import quiet
 Train = Literal["factors", "all", "lora"]
 
 LORA_RANK = 16
-FACTORED = (FactorizedEmbedding, FactorizedLinear, FactorizedConv1D)
+COMPRESSED = (FactorizedEmbedding, FactorizedLinear, FactorizedConv1D, CodedEmbedding)
 
 
 def choose(model: Any, train: Train) -> Any:
-    """Let only what is to be trained change: the factors, everything, or an adapter on the dense layers.
+    """Let only what is to be trained change: the factors (of a code its mean, scales and axes' scales), everything, or
+    an adapter on the dense layers.
 
     >>> import ellp
     >>> model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 64))
@@ -44,7 +46,7 @@ def check_choice(model: nn.Module, train: Train) -> None:
 
 
 def _factored(model: nn.Module) -> list[nn.Module]:
-    found: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, FACTORED)]
+    found: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, COMPRESSED)]
     if not found:
         raise InputError("need a compressed model to train its factors, got a dense one: ellp compress it first")
     return found
@@ -83,4 +85,4 @@ def _lora_targets(model: Any) -> tuple[list[str], list[str]]:
 
 def _is_dense(layer: nn.Module) -> bool:
     transposed = type(layer).__name__ == "Conv1D"
-    return (isinstance(layer, nn.Linear) or transposed) and not isinstance(layer, FACTORED)
+    return (isinstance(layer, nn.Linear) or transposed) and not isinstance(layer, COMPRESSED)

@@ -17,7 +17,8 @@ from ellp.errors import EllpError, InputError, first_line
 from ellp.importance import Vocabulary, choose, parse, token_importance
 from ellp.importance.counts import texts_in
 from ellp.importance.spec import Source, sources
-from ellp.importance.words import FIRST, has_word_lists, made_texts
+from ellp.importance.words import FIRST, forget_words, has_word_lists, made_texts
+from ellp.layers import kind_of
 from ellp.sensitivity import Batch, Sensitivity, metric_from, row_importance, sensitivity
 
 TEXTS = 2048  # at most; fewer where these agree
@@ -76,6 +77,7 @@ def weigh(
     def reactions() -> Sensitivity:
         if not found:
             texts = _texts(vocabulary, text, seed, progress)
+            forget_words()
             found.append(measured(model, tokenizer, texts, pooling=pooling, seed=seed, progress=progress))
         return found[0]
 
@@ -87,6 +89,7 @@ def weigh(
     for source in sources(parse(choice.spec)):
         if source.name == "fisher":
             given[str(source)] = lambda source=source: _fisher(model, table, source, data, progress)  # type: ignore[misc]
+    weights = token_importance(choice.spec, vocabulary, vocabulary.size, given=given, progress=progress)
     metric = None
     if sensitive is not False:
         try:
@@ -96,7 +99,7 @@ def weigh(
             if sensitive:
                 raise
             record["sensitivity"], record["sensitivity_missing"] = None, first_line(error)
-    weights = token_importance(choice.spec, vocabulary, vocabulary.size, given=given, progress=progress)
+    forget_words()
     return Weighing(None if choice.spec == "uniform" else weights, metric, record)
 
 
@@ -136,26 +139,33 @@ def measured(
 
 
 def text_batches(model: Any, tokenizer: Any, texts: list[str], seed: int = 0) -> list[Batch]:
-    """Batches of texts of like length, in random order, with what a model's forward takes."""
+    """Batches of texts of like length, in random order, with what a model's forward takes: so many texts that what
+    their tokens leave behind for the way back is no larger than the token table."""
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     known = {*inspect.signature(model.forward).parameters, "special_tokens_mask"}
     places = getattr(model.config, "max_position_embeddings", None) or LONGEST
-    ordered = sorted(texts, key=len)
+    cut = {"truncation": True, "max_length": min(LONGEST, tokenizer.model_max_length, max(2, places - 2))}
+    lengths = [len(ids) for ids in tokenizer(texts, **cut)["input_ids"]]
+    table: Tensor = model.get_input_embeddings().weight
+    room = table.numel() // held_by_a_token(model)
+    order = [index for index in sorted(range(len(texts)), key=lambda index: lengths[index]) if lengths[index]]
     batches: list[Batch] = []
-    for first in range(0, len(ordered), BATCH):
-        batch = tokenizer(
-            ordered[first : first + BATCH],
-            padding=True,
-            truncation=True,
-            max_length=min(LONGEST, tokenizer.model_max_length, max(2, places - 2)),
-            return_special_tokens_mask=True,
-            return_tensors="pt",
-        )
-        if batch["input_ids"].numel():
-            batches.append({name: part for name, part in batch.items() if name in known})
+    while order:
+        longest = lengths[order[min(BATCH, len(order)) - 1]]
+        count = max(1, min(BATCH, room // longest))
+        part, order = [texts[index] for index in order[:count]], order[count:]
+        batch = tokenizer(part, padding=True, return_special_tokens_mask=True, return_tensors="pt", **cut)
+        batches.append({name: values for name, values in batch.items() if name in known})
     random.Random(seed).shuffle(batches)
     return batches
+
+
+def held_by_a_token(model: Any) -> int:
+    """About how many numbers one token leaves behind for the way back: inputs and outputs of every linear layer."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    layers = [one for one in model.modules() if kind_of(one) in ("linear", "conv1d") and one is not head]
+    return max(1, sum(sum(one.weight.shape) for one in layers))
 
 
 def _texts(vocabulary: Vocabulary, text: Path | None, seed: int, progress: Progress | None) -> list[str]:

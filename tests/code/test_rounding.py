@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ellp import InputError
-from ellp.code.rounding import round_to_bits, rounded_bytes
+from ellp.code.rounding import pack_bits, read_halves, round_to_bits, rounded_bytes, unpack_bits
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -22,6 +22,22 @@ def test_each_group_has_few_values_and_small_errors(bits: int, shape: tuple[int,
             opposite = group * group[group.abs().argmax()] < 0  # may lie beyond the largest code on the other side
             assert float(error[~opposite].max()) <= step / 2
             assert float(error.max()) <= step
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("columns", [1, 7, 8, 33])
+def test_packing_and_unpacking_changes_nothing(bits: int, columns: int) -> None:
+    codes = torch.randint(2**bits, (9, columns), generator=torch.Generator().manual_seed(bits)).to(torch.uint8)
+    packed = pack_bits(codes, bits)
+    assert packed.shape == (9, -(-columns * bits // 8))
+    assert torch.equal(unpack_bits(packed, bits, columns), codes.float())
+
+
+def test_every_float16_is_read_from_its_bits() -> None:
+    bits = torch.arange(-(2**15), 2**15).to(torch.int16)
+    wanted = bits.view(torch.float16).float()
+    finite = torch.isfinite(wanted)
+    assert torch.equal(read_halves(bits)[finite], wanted[finite])
 
 
 def test_more_bits_are_closer() -> None:

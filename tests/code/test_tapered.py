@@ -31,6 +31,17 @@ def test_more_numbers_err_less_and_all_of_them_nothing() -> None:
     assert errors[-1] < 1e-9
 
 
+def test_rows_longer_than_a_byte_can_tell() -> None:
+    """There are 256 levels; lengths between them are rounded."""
+    table = tables.table(900, 400)
+    found = taper_table(table, int(0.5 * table.numel()), tables.importances(900))
+    read = decode_table(found, (900, 400))
+    assert 128 < int(found.tensors["levels"].max()) < 400
+    assert found.error == pytest.approx(
+        tables.weighted_error(table, read, tables.importances(900), torch.eye(400)), rel=1e-3
+    )
+
+
 def test_rows_of_unequal_worth_are_better_off_than_at_one_rank() -> None:
     numbers = int(0.3 * TABLE.numel())
     rank = numbers // (2000 + 48)

@@ -26,7 +26,7 @@ def store_axes(back: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 def read_axes(packed: Tensor, bits: int, columns: int) -> Tensor:
     """Axes as they are read back, without their scales (float32)."""
-    found: Tensor = unpack_bits(packed, bits, columns).float() - (2 ** (bits - 1) - 1)
+    found: Tensor = unpack_bits(packed, bits, columns) - (2 ** (bits - 1) - 1)
     return found
 
 

@@ -39,9 +39,9 @@ def taper_table(
     levels = levels_up_to(width).to(matrix.device)
     itemsize = max(2, matrix.element_size())
     map_numbers = -(-map_bytes(count, len(levels)) // itemsize)
+    sizes = torch.cat([block.square().sum(dim=1) for _, block in found.blocks()])
     errors = torch.cat([_tails(block) for _, block in found.blocks()])
-    own = found.weight * errors[:, 0].float()
-    errors = (errors / errors[:, :1].clamp(min=1e-30)).half()
+    own = found.weight * sizes
     axes, choice = width, None
     for _ in range(3):  # once more with the room that axes nobody uses leave
         room = numbers - map_numbers - width - axes * width
@@ -50,7 +50,7 @@ def taper_table(
                 raise InputError(f"need more numbers for {count} rows, got {numbers:,}: keep a larger share")
             axes = max(1, (numbers - map_numbers - width) // (2 * width))
             continue
-        choice = choose_within(errors[:, : _upto(levels, axes)], own, levels[: _upto(levels, axes)], room)
+        choice = choose_within(errors, own, levels[levels <= axes], room)
         used = int(levels[choice].max())
         if used == axes:
             break
@@ -80,10 +80,8 @@ def taper_table(
 
 
 def _tails(coordinates: Tensor) -> Tensor:
-    """Every row's squared error after its first 0, 1, ..., d coordinates."""
+    """Every row's squared error after its first 0, 1, ..., d coordinates, over that after none (float16)."""
     tails = coordinates.square().flip(1).cumsum(1).flip(1)
-    return torch.nn.functional.pad(tails, (0, 1))[:, levels_up_to(coordinates.shape[1]).long()]
-
-
-def _upto(levels: Tensor, most: int) -> int:
-    return int((levels <= most).sum())
+    tails = (tails / tails[:, :1].clamp(min=1e-30)).half()
+    padded: Tensor = torch.nn.functional.pad(tails, (0, 1))
+    return padded

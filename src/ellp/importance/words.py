@@ -17,7 +17,8 @@ import importlib.util
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -65,30 +66,36 @@ def _language_shares(vocabulary: Vocabulary, language: str, most: int) -> Tensor
     frequencies = dict(itertools.islice(word_frequencies(language).items(), most))
     words, weights = list(frequencies), torch.tensor(list(frequencies.values()), dtype=torch.float64)
     spelling = Spelling.of(vocabulary)
-    lower = list(spelling.inside(words, language))
+    usual: Iterable[list[int]] = spelling.inside(words, language)
     if spelling.cased:
-        upper = list(spelling.inside([capital(word) for word in words], language))
-        usual = [small if len(small) <= len(large) else large for small, large in zip(lower, upper, strict=True)]
+        upper = spelling.inside([capital(word) for word in words], language)
+        usual = (small if len(small) <= len(large) else large for small, large in zip(usual, upper, strict=True))
+    within = _counted(usual, weights, vocabulary.size)
+    counts = within * (1 - FIRST)
+    if spelling.space or spelling.cased:
+        opening = vocabulary.ids([capital(word) for word in words])
+        counts += _counted(opening, weights, vocabulary.size) * FIRST
     else:
-        usual = lower
-    counts = _weighed(usual, weights * (1 - FIRST), vocabulary.size)
-    opening = list(vocabulary.ids([capital(word) for word in words])) if spelling.space or spelling.cased else usual
-    counts += _weighed(opening, weights * FIRST, vocabulary.size)
+        counts += within * FIRST
     counts += vocabulary.framing.double() * FIRST * weights.sum()
     for mark, rate in MARKS.items():
         shown = OTHER_MARKS.get(language, {}).get(mark, mark)
-        counts += _weighed([spelling.after(shown)], weights.sum()[None] * (rate / 1000), vocabulary.size)
+        counts += _counted([spelling.after(shown)], weights.sum()[None] * (rate / 1000), vocabulary.size)
     outside = min(1.0, max(0.0, 1 - float(weights.sum())))
     anything = (~vocabulary.unused).double()
     return counts / counts.sum() * (1 - outside) + anything / anything.sum() * outside
 
 
-def _weighed(spellings: Iterator[list[int]] | Sequence[list[int]], weights: Tensor, size: int) -> Tensor:
+def _counted(spellings: Iterable[list[int]], weights: Tensor, size: int) -> Tensor:
     """How often each token occurs in spellings that occur so often."""
-    rows = list(spellings)
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.tensor([one for row in rows for one in row], dtype=torch.long)
-    return torch.bincount(ids, torch.repeat_interleave(weights, lengths), minlength=size)
+    lengths, ids = array("i"), array("i")
+    for spelled in spellings:
+        lengths.append(len(spelled))
+        ids.extend(spelled)
+    if not ids:
+        return torch.zeros(size, dtype=torch.float64)
+    times = torch.repeat_interleave(weights, torch.frombuffer(lengths, dtype=torch.int32).long())
+    return torch.bincount(torch.frombuffer(ids, dtype=torch.int32), times, minlength=size)
 
 
 @lru_cache(maxsize=4)
@@ -106,7 +113,20 @@ def word_frequencies(language: str) -> dict[str, float]:
         spelled = [word] if "00" not in word else [_some_number(word, chance) for _ in range(NUMBERS)]
         for one in spelled:
             found[one] = found.get(one, 0.0) + share / len(spelled)
+    _forget(wordfreq)
     return found
+
+
+def _forget(wordfreq: Any) -> None:
+    """Lists of words are large, and the package keeps them until the process ends."""
+    for name in ("get_frequency_dict", "get_frequency_list"):
+        getattr(getattr(wordfreq, name), "cache_clear", lambda: None)()
+
+
+def forget_words() -> None:
+    """Drop the lists kept from one use to the next: all of a language's words are as large as a small model's table."""
+    word_frequencies.cache_clear()
+    _drawable.cache_clear()
 
 
 def _some_number(shape: str, chance: random.Random) -> str:
@@ -155,9 +175,10 @@ def languages_of(vocabulary: Vocabulary) -> dict[str, float]:
     """
     wordfreq: Any = importlib.import_module("wordfreq")
     spelling = Spelling.of(vocabulary)
-    cover = {
-        language: _cover(spelling, wordfreq, language) for language in sorted(wordfreq.available_languages("small"))
-    }
+    cover = {}
+    for language in sorted(wordfreq.available_languages("small")):
+        cover[language] = _cover(spelling, wordfreq, language)
+        _forget(wordfreq)
     best = max(cover.values())
     return {language: share for language, share in cover.items() if share >= best / 2} if best >= 0.5 else {}
 

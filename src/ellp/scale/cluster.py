@@ -7,10 +7,11 @@ its place. Tasks may be lost, repeated or run twice; sums are merged in the orde
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from ellp.scale.threads import Threads, one_thread
 
 RETRIES = 10  # workers that may die over one task, and times that a lost pass is taken up again
 PATIENCE = 20  # seconds to wait for a scheduler
+ABSENCE = 300  # seconds to wait for a worker when all have died: somebody may be starting new ones
 WAVES = 4  # tasks a worker should get at least, so that a slow one holds up little
 
 
@@ -48,7 +50,7 @@ class Cluster:
                 for sums, count, level in self._submitted(task, parts, done, merge):
                     done += count
                     yield sums, count, level
-            except (CancelledError, KilledWorker) as error:  # noqa: PERF203 (the last copy of something went with a worker)
+            except (CancelledError, KilledWorker, asyncio.TimeoutError) as error:  # noqa: PERF203 (the last copy of something went with a worker)
                 failures += 1
                 if failures > RETRIES:
                     raise InputError(
@@ -57,7 +59,11 @@ class Cluster:
                     ) from error
 
     def _submitted(self, task: Task, parts: Sequence[Part], done: int, merge: Merge) -> Iterator[tuple[Sums, int, int]]:
-        shared = self.client.scatter(task, broadcast=True, hash=False)
+        try:
+            self.client.wait_for_workers(1, timeout=ABSENCE)
+        except asyncio.TimeoutError as error:
+            raise InputError(f"need workers, got none for {ABSENCE} seconds: start some with dask worker") from error
+        shared = self.client.scatter(task, broadcast=True, hash=False, timeout=ABSENCE)
         workers = max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))
         groups = list(_groups(parts, done, single=len(parts) - done < WAVES * workers * tree.FAN))
         futures = self.client.map(visit, groups, task=shared, merge=merge, pure=False, retries=RETRIES)
@@ -101,35 +107,39 @@ def connected(where: str, memory: str | int | None = None) -> Iterator[Cluster]:
 
     ``memory`` is what each local worker may use.
     """
-    try:
-        import distributed
-    except ImportError:
-        raise InputError("need Dask for a cluster, got none: pip install 'ellp[dask]'") from None
-    kind, _, count = where.partition(":")
-    try:
-        if kind != "local":
-            with distributed.Client(where, timeout=PATIENCE) as client:
-                yield Cluster(client)
-            return
-        import dask
+    with ExitStack() as held:
+        try:
+            client = _local(where, memory, held) if where.partition(":")[0] == "local" else _remote(where, held)
+        except ImportError:
+            raise InputError("need Dask for a cluster, got none: pip install 'ellp[dask]'") from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"need the address of a running scheduler, or local:N, got {where!r} ({type(error).__name__}): start "
+                "one with dask scheduler"
+            ) from error
+        yield Cluster(client)
 
-        limits = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.comm.timeouts.connect": "60s"}
-        with (
-            dask.config.set(limits),
-            distributed.LocalCluster(
-                n_workers=int(count) if count else None,
-                threads_per_worker=1,
-                memory_limit=parse_memory(memory),
-                dashboard_address=":0",
-                silence_logs=50,
-            ) as cluster,
-            distributed.Client(cluster) as client,
-        ):
-            yield Cluster(client)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"need the address of a running scheduler, or local:N, got {where!r} ({type(error).__name__}): start one "
-            "with dask scheduler"
-        ) from error
+
+def _remote(where: str, held: ExitStack) -> Any:
+    import distributed
+
+    return held.enter_context(distributed.Client(where, timeout=PATIENCE))
+
+
+def _local(where: str, memory: str | int | None, held: ExitStack) -> Any:
+    import dask
+    import distributed
+
+    count = where.partition(":")[2]
+    limits = {"distributed.scheduler.allowed-failures": RETRIES, "distributed.comm.timeouts.connect": "60s"}
+    held.enter_context(dask.config.set(limits))
+    cluster = distributed.LocalCluster(
+        n_workers=int(count) if count else None,
+        threads_per_worker=1,
+        memory_limit=parse_memory(memory),
+        dashboard_address=":0",
+        silence_logs=50,
+    )
+    return held.enter_context(distributed.Client(held.enter_context(cluster)))
