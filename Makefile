@@ -9,7 +9,7 @@ ADAPTERS ?= ../shared/models/minilm-glue
 SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-bytes bench-core bench-evaluate bench-models bench-scale clean
+.PHONY: help setup format lint types unit unit-4.57 docs test demo figures bench-bytes bench-core bench-evaluate bench-formats bench-models bench-scale clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +81,9 @@ bench-core: $(STAMP)  ## time and quality of every method
 
 bench-evaluate: $(STAMP)  ## evaluation beside transformers.pipeline, its interval, and fine-tuning
 	@$(BIN)/python benchmarks/evaluate.py --data $(GLUE) --adapters $(ADAPTERS)
+
+bench-formats: $(STAMP)  ## what it costs to read each format of tables
+	@$(BIN)/python benchmarks/formats.py
 
 bench-scale: $(STAMP)  ## tables on disk: beside memory, limits, two workers
 	@$(BIN)/python benchmarks/scale.py
