@@ -6,6 +6,7 @@ BIN     := .venv/bin
 STAMP   := .venv/.installed
 GLUE    ?= ../shared/data/glue
 ADAPTERS ?= ../shared/models/minilm-glue
+PYTEST_ARGS ?= -n 2 --dist loadfile
 SOURCES := src tests docs/hooks $(wildcard examples benchmarks)
 
 .DEFAULT_GOAL := help
