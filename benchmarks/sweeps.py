@@ -52,7 +52,8 @@ def sweep_rows(data: Path, adapters: Path, kept: Path | None = None) -> list[Row
         rows: list[Row] = [{"what": "sweep", "cells": len(cells), "cores": os.cpu_count()} | whole]
         for task in TASKS:
             small, adapter = f"{folder}/{task}", str(adapters / task)
-            made = ran("compress", adapter, "--base", "demo", "--keep", str(SAMPLE), "-o", small)
+            plain = ["--keep", str(SAMPLE), "--importance", "uniform", "--no-sensitivity"]
+            made = ran("compress", adapter, "--base", "demo", *plain, "-o", small)
             common = ["--task", task, "--data", str(data), "--base", "demo"]
             spent = ran("evaluate", small, "--against", adapter, *common)
             count = sum(cell["task"] == task for cell in cells)

@@ -132,6 +132,13 @@ def test_a_trial_is_called_one() -> None:
     assert "Only the first" not in Page(made_page()).text
 
 
+def test_every_command_is_told_once() -> None:
+    first = made.facts()["command"]
+    sessions = [{"command": first, "seconds": 1.0}, {"command": "ellp sweep later", "seconds": 2.0}, {"seconds": 3.0}]
+    text = Page(made_page(sessions=sessions)).text
+    assert text.count(first) == 1 and text.count("ellp sweep later") == 1
+
+
 def test_everyone_can_read_it() -> None:
     found = Page(made_page())
     assert found.all("html")[0]["lang"] == "en" and found.all("meta") and len(found.all("h1")) == 1

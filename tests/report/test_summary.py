@@ -78,6 +78,15 @@ def test_the_records_own_paired_comparisons_come_first() -> None:
     assert other.against == "p = 2 with counts" and not other.paired
 
 
+def test_norms_under_the_same_importances_are_paired_too() -> None:
+    rows = [row | {"importance": "counts", "against": "p=2"} for row in made.comparisons()]
+    panel = panels(typed(made.facts(), made.cells()))[0]
+    summary = summarize(panel, comparisons=rows)
+    plain, weighted = summary.claims
+    assert not plain.paired and weighted.paired and weighted.times("better") == 1
+    assert not any(other.paired for other in summary.others)
+
+
 def test_only_failures_recommend_nothing() -> None:
     run = typed(made.facts(), [made.failure(task) for task in made.TASKS])
     (panel,) = panels(run)

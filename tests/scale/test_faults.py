@@ -221,3 +221,14 @@ def test_a_limit_on_file_sizes(table: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_row_deep_in_the_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "deep.npy"
+    deep = np.lib.format.open_memmap(path, "w+", np.float32, (8_000_000, 4))
+    deep[7_654_321, 2] = np.nan
+    del deep
+    parts.PART = 32 * 2**20  # as it is for everybody
+    with pytest.raises(InputError, match="NaN in row 7,654,321, column 2"):
+        run(path, tmp_path / "out.safetensors")
+    assert not left_behind(tmp_path)

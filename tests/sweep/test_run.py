@@ -93,6 +93,19 @@ def test_comparisons_are_differences_of_drops(made: Path) -> None:
     assert run.facts["verdict"]["text"].startswith("The claim")
 
 
+def test_norms_are_compared_under_the_same_importances(made: Path, tmp_path: Path) -> None:
+    run = sweep(
+        grid(made, methods=("svd", "lp"), p=(1.0, 2.0), importances=("prior",), keep=(0.3,)),
+        tmp_path / "run",
+        made / "data",
+    )
+    rows = {row["task"]: row for row in run.facts["comparisons"] if row["against"] == "p=2"}
+    assert set(rows) == {"mrpc", "stsb", "mean"} and all(row["p"] == 1 for row in rows.values())
+    drops = [run.cells[f"stsb/stsb/embeddings/lp-p{p}-prior-keep0.3"]["drop"] for p in (2, 1)]
+    assert rows["stsb"]["gain"] == pytest.approx(drops[0] - drops[1])
+    assert len(run.facts["comparisons"]) == 3 * 3  # tasks and mean: both norms against the SVD, and p = 1 against p = 2
+
+
 def test_running_again_does_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (made / "whole" / "cells.jsonl").read_bytes()
     monkeypatch.setattr(bench.Bench, "open", lambda *_: pytest.fail("a model was opened"))
@@ -102,8 +115,9 @@ def test_running_again_does_nothing(made: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_grid_may_grow(made: Path, tmp_path: Path) -> None:
     sweep(grid(made, methods=("svd",), keep=(0.3,)), tmp_path / "run", made / "data")
-    sweep(grid(made, methods=("svd", "lp")), tmp_path / "run", made / "data")
-    sweep(grid(made), tmp_path / "run", made / "data")
+    sweep(grid(made, methods=("svd", "lp")), tmp_path / "run", made / "data", command="ellp sweep more")
+    run = sweep(grid(made), tmp_path / "run", made / "data")
+    assert [session["command"] for session in run.facts["sessions"]] == ["", "ellp sweep more", ""]
     assert cells_of(tmp_path / "run") == cells_of(made / "whole")
     kept = (tmp_path / "run" / "cells.jsonl").read_text().splitlines()
     assert len(kept) == len(read_run(tmp_path / "run").cells)  # no cell was measured twice

@@ -62,7 +62,8 @@ class Comparison:
         return f"{head}: {', '.join(counts)} of {counted(self.count, 'size')} ({most})."
 
 
-Paired = Mapping[tuple[Key, str], Gain]
+Paired = Mapping[tuple[Key, Key, str], Gain]
+"""By the one series, the other, and the setting."""
 
 
 def robust_claims(panel: Panel, paired: Paired) -> list[Comparison]:
@@ -73,7 +74,7 @@ def robust_claims(panel: Panel, paired: Paired) -> list[Comparison]:
         if mine.method != "lp" or mine.p == 2:
             continue
         other = panel.find(Key("lp", 2.0, mine.importance)) or (panel.find(SVD) if mine.importance is None else None)
-        if other is not None and (one := compare(series, other, paired if other.key == SVD else {})) is not None:
+        if other is not None and (one := compare(series, other, paired)) is not None:
             found.append(one)
     return found
 
@@ -85,8 +86,8 @@ def against_svd(panel: Panel, paired: Paired) -> list[Comparison]:
     return [found for one in others if base is not None and (found := compare(one, base, paired)) is not None]
 
 
-def paired_gains(panel: Panel, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Key, str], Gain]:
-    """The record's own comparisons with the SVD, on the same examples, of what this panel averages."""
+def paired_gains(panel: Panel, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Key, Key, str], Gain]:
+    """The record's own comparisons, on the same examples, of what this panel averages."""
     tasks = averaged(panel.tasks, panel.scored)
     names = {(panel.family, MEAN)} if len(tasks) > 1 else {(panel.tasks[task], task) for task in tasks}
     found = {}
@@ -97,7 +98,8 @@ def paired_gains(panel: Panel, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[
             continue
         p, at = row.get("p"), f"keep {float(row['keep']):.4g}"
         series = key(str(row["method"]), None if p is None else float(p), row.get("importance"))
-        found[series, at] = Gain(at, *(float(row[name]) for name in ("gain", "gain_low", "gain_high")))
+        against = SVD if row.get("against", "svd") == "svd" else Key("lp", 2.0, series.importance)
+        found[series, against, at] = Gain(at, *(float(row[name]) for name in ("gain", "gain_low", "gain_high")))
     return found
 
 
@@ -112,8 +114,8 @@ def compare(series: Series, against: Series, paired: Paired) -> Comparison | Non
     ]
     if not both:
         return None
-    whole = all((series.key, at) in paired for at, _, _ in both)
-    gains = [paired[series.key, at] if whole else _gain(at, one, other) for at, one, other in both]
+    whole = all((series.key, against.key, at) in paired for at, _, _ in both)
+    gains = [paired[series.key, against.key, at] if whole else _gain(at, one, other) for at, one, other in both]
     return Comparison(series.label, against.label, tuple(gains), whole)
 
 

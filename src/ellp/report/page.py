@@ -42,6 +42,7 @@ def page(run: Run, goal: float = GOAL, title: str | None = None) -> str:
         layers=every,
         together=together(run),
         tasks=_tasks(found),
+        commands=_commands(run),
         times=_times(run),
         wording=wording,
         claim=str((run.facts.get("verdict") or {}).get("text") or "").splitlines(),
@@ -173,6 +174,12 @@ def _tasks(found: Sequence[Panel]) -> list[dict[str, Any]]:
             row["metric"] = " and ".join(str(name) for name in facts.get("scores") or ()) or "–"
             shown.append(row)
     return list({str(row): row for row in shown}.values())
+
+
+def _commands(run: Run) -> list[str]:
+    """What was called, each command once: a record may have grown by several."""
+    said = [run.facts.get("command"), *(session.get("command") for session in run.facts.get("sessions") or ())]
+    return list(dict.fromkeys(str(command) for command in said if command))
 
 
 def _times(run: Run) -> dict[str, str]:

@@ -77,7 +77,7 @@ class Run:
 
     @property
     def comparisons(self) -> list[Mapping[str, Any]]:
-        """Differences to the SVD of the same rank, measured by the sweep on the same examples."""
+        """Differences between methods at the same rank, measured by the sweep on the same examples."""
         return list(self.facts.get("comparisons") or ())
 
 

@@ -55,7 +55,7 @@ class Summary:
 def summarize(panel: Panel, goal: float = GOAL, comparisons: Iterable[Mapping[str, Any]] = ()) -> Summary:
     """The findings of a panel; ``goal`` is the share of the average score to keep.
 
-    ``comparisons`` are those of the record: differences to the SVD measured on the same examples.
+    ``comparisons`` are those of the record: differences measured on the same examples.
     """
     recommended = smallest(panel, goal, lambda left: left.value)
     cautious = smallest(panel, goal, lambda left: left.low)

@@ -14,54 +14,66 @@ from ellp.tasks.data import Examples
 from ellp.tasks.task import Task, mean
 
 BASELINE = "svd"
+SQUARES = "p=2"  # the same importances at p = 2
+SETTING = ("method", "p", "importance", "keep")
 ALL = "mean"  # the name of the mean over tasks
 
 
 def comparisons(cells: Mapping[str, Mapping[str, Any]], cache: Cache, seed: int) -> list[dict[str, Any]]:
-    """Every low-rank cell beside the plain SVD of the same rank, by task and in the mean over tasks.
+    """Every low-rank cell beside the plain SVD of the same rank, and every l_p beside l_2 with the same importances.
 
-    ``gain`` is how many points less than the SVD a method loses; its 95 % interval comes from drawing the examples
-    again, the same ones for both. Tasks are drawn apart.
+    By task and in the mean over tasks. ``gain`` is how many points less than the other a method loses; its 95 %
+    interval comes from drawing the examples again, the same ones for both. Tasks are drawn apart.
     """
     found: list[dict[str, Any]] = []
     resampled: dict[tuple[Any, ...], list[tuple[float, Any]]] = {}
-    for cell, base in _pairs(cells):
+    for cell, base, against in _pairs(cells):
         answers = _answers(cache, cell, base)
         if answers is None:
             continue
         task, examples, one, other = answers
         gains = paired_drops(task, examples, one, other, seed=_seed(seed, cell["task"]))
         gain = drop(task, mean(task.scores(examples, one)), mean(task.scores(examples, other)))
-        facts = {name: cell[name] for name in ("method", "p", "importance", "keep")}
+        facts = {name: cell[name] for name in SETTING} | {"against": against}
         found.append(_told(facts | {"model": cell["model"], "task": cell["task"]}, gain, gains))
         if not task.lower_is_better:
             key = (_family(cell), *facts.values())
             resampled.setdefault(key, []).append((gain, gains))
     for (family, *values), parts in resampled.items():
         if len(parts) > 1:
-            facts = dict(zip(("method", "p", "importance", "keep"), values, strict=True))
+            facts = dict(zip((*SETTING, "against"), values, strict=True))
             gain = sum(part for part, _ in parts) / len(parts)
             gains = sum(part for _, part in parts) / len(parts)
             found.append(_told(facts | {"model": family, "task": ALL, "tasks": len(parts)}, gain, gains))
     return found
 
 
-def _pairs(cells: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Cells, each with the SVD's cell of the same model, task, layers and rank."""
+def _pairs(
+    cells: Mapping[str, Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any], str]]:
+    """Cells, each with those it is compared with: of the same model, task, layers and rank."""
 
     def place(cell: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(cell[name] for name in ("model", "task", "layers", "keep"))
 
     measured = [cells[name] for name in sorted(cells) if "error" not in cells[name]]
     bases = {place(cell): cell for cell in measured if cell["method"] == BASELINE}
+    squares = {(cell["importance"], *place(cell)): cell for cell in measured if _is_lp(cell) and cell["p"] == 2}
     for cell in measured:
-        base = bases.get(place(cell))
-        if cell["keep"] is not None and cell["method"] != BASELINE and base is not None:
-            yield cell, base
+        if cell["keep"] is None or cell["method"] == BASELINE:
+            continue
+        if (base := bases.get(place(cell))) is not None:
+            yield cell, base, BASELINE
+        if _is_lp(cell) and cell["p"] != 2 and (other := squares.get((cell["importance"], *place(cell)))) is not None:
+            yield cell, other, SQUARES
+
+
+def _is_lp(cell: Mapping[str, Any]) -> bool:
+    return bool(cell["method"] == "lp")
 
 
 def _answers(cache: Cache, cell: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Task, Examples, Any, Any] | None:
-    """The task, its examples' labels, and the answers behind the baseline's cell and the other, if they are kept."""
+    """The task, its examples' labels, and the answers behind a cell and the one it is compared with, if kept."""
     dense, *both = (
         cache.find(name)
         for name in (dense_name(cell["model"], cell["task"]), answers_name(base["id"]), answers_name(cell["id"]))

@@ -17,7 +17,7 @@ from ellp.errors import InputError
 from ellp.evaluation import check_options
 from ellp.sweep.bench import Job, failed
 from ellp.sweep.cache import Cache
-from ellp.sweep.comparisons import comparisons
+from ellp.sweep.comparisons import BASELINE, SETTING, comparisons
 from ellp.sweep.grid import Cell, Grid
 from ellp.sweep.methods import UNIFORM
 from ellp.sweep.pool import here, spread
@@ -92,7 +92,8 @@ def sweep(
         _measure(run, job, grid, left, jobs, len(wanted), progress)
         seconds = time.perf_counter() - start
         if left:
-            run.facts["sessions"].append({"cells": len(left), "seconds": round(seconds, 1), "jobs": jobs})
+            session = {"command": command, "cells": len(left), "seconds": round(seconds, 1), "jobs": jobs}
+            run.facts["sessions"].append(session)
         _conclude(run)
     return run
 
@@ -171,8 +172,8 @@ def _conclude(run: Run) -> None:
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What is compared with the SVD, and where."""
-    return tuple(row[name] for name in ("model", "task", "method", "p", "importance", "keep"))
+    """What is compared with what, and where."""
+    return *(row[name] for name in ("model", "task", *SETTING)), row.get("against", BASELINE)
 
 
 def spectrum_norms(grid: Grid) -> tuple[float, ...]:

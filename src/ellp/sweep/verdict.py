@@ -61,7 +61,10 @@ def verdict(record: Mapping[str, Any], p: float = 1.0, importance: str = "unifor
     found = [
         Comparison(row["model"], row["task"], row["keep"], row["gain"], row["gain_low"], row["gain_high"])
         for row in record.get("comparisons", ())
-        if row["method"] == "lp" and float(row["p"]) == p and row["importance"] == importance
+        if row["method"] == "lp"
+        and float(row["p"]) == p
+        and row["importance"] == importance
+        and row.get("against", "svd") == "svd"
     ]
     single, means = ([row for row in found if (row.task == MEAN) == wanted] for wanted in (False, True))
     if not single:
