@@ -75,6 +75,15 @@ def test_scaling_the_table_changes_no_choice(scale: float) -> None:
     assert again.error == pytest.approx(once.error, rel=0.05)
 
 
+def test_a_few_very_long_rows_are_not_overlooked() -> None:
+    """Of a table too large to be looked at whole, the rows that its error hangs on are."""
+    table = tables.table(6000)
+    table[5990:] *= 500
+    found = code_table(table, table.numel() // 4)
+    assert found.chosen.error == pytest.approx(found.error, rel=0.7)
+    assert found.error < 1e-3
+
+
 def test_rows_that_weigh_nothing_may_be_anything() -> None:
     importance = torch.ones(700)
     importance[300:] = 0.0
@@ -92,6 +101,10 @@ def test_tables_of_zeros_or_of_one_row_are_exact() -> None:
 def test_bytes_too_few_are_refused_with_how_many_it_takes() -> None:
     with refused("bytes", "700 x 48", "at least"):
         code_table(TABLE, 500)
+    least = rounded_bytes((700, 48), 2) + 4 * 48
+    with refused("bytes", f"{least:,}"):
+        code_table(TABLE, least - 1, how="rounding")
+    assert code_table(TABLE, least, how="rounding").bytes == least
 
 
 PROGRAM = """

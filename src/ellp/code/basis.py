@@ -33,6 +33,7 @@ class Basis:
     into: Tensor
     back: Tensor
     variance: Tensor
+    worth: Tensor  # (n) what each row's error is while nothing of it is stored, weighted
     count: int | None = None
     chance: Tensor | None = None
 
@@ -72,13 +73,15 @@ class Basis:
         return float(self.variance.sum()) * self.shape[0]
 
     def sample(self, size: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Row numbers and weights of about ``size`` rows: half drawn evenly, half by weight (Horvitz-Thompson)."""
-        count, held = self.shape[0], 1.0 if self.chance is None else self.chance.double()
+        """Row numbers and weights of about ``size`` rows, drawn evenly, by weight and by worth, a third each
+        (Horvitz-Thompson)."""
+        held = torch.ones_like(self.weight) if self.chance is None else self.chance
+        held = held.double()
         if len(self.weight) <= size:
             return torch.arange(len(self.weight), device=self.weight.device), (self.weight / held).float()
-        total = (self.weight.double() / held).sum()
-        wanted = (0.5 / count + 0.5 * self.weight.double() / total) * size
-        chance = (wanted.clamp(max=1.0) / held).clamp(max=1.0)
+        by = torch.stack([torch.ones_like(self.weight), self.weight, self.worth]).double()
+        wanted = (by / (by / held).sum(dim=1, keepdim=True).clamp(min=1e-300)).mean(dim=0).mul_(size).clamp_(max=1.0)
+        chance = (wanted / held).clamp_(max=1.0)
         marks = chance.cumsum(0) + float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
         drawn = (
             torch.diff(marks.floor(), prepend=marks.new_tensor([float(marks[0] - chance[0])]).floor()) > 0
@@ -106,12 +109,14 @@ def basis(
     axes = found.axes.double()
     into = (axes if factor is None else factor @ axes).float()
     variance = torch.zeros(width, dtype=torch.float64, device=matrix.device)
+    worth = torch.zeros(count, device=matrix.device)
     for first in range(0, count, BLOCK):
         span = slice(first, first + BLOCK)
-        variance += weight[span].double() @ ((matrix[span].float() - center) @ into).double().square()
+        squares = ((matrix[span].float() - center) @ into).double().square()
+        variance += weight[span].double() @ squares
+        worth[span] = (weight[span].double() * squares.sum(dim=1)).float()
     order = variance.argsort(descending=True)
     axes = axes[:, order]
     back = axes.T if factor is None else torch.linalg.solve(factor.T, axes).T
-    return Basis(
-        matrix, weight, center, into[:, order].contiguous(), back.float().contiguous(), variance[order] / count
-    )
+    into, back = into[:, order].contiguous(), back.float().contiguous()
+    return Basis(matrix, weight, center, into, back, variance[order] / count, worth)

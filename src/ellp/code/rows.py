@@ -69,7 +69,8 @@ def learn_rows(
     """The best code for a table of ``count`` rows in ``size`` bytes, as a sample tells, without a price as yet."""
     drawn = sample.weight / sample.chance
     found = basis(sample.matrix, drawn, metric, p, seed)
-    found = replace(found, weight=sample.weight.float(), chance=sample.chance, count=count)
+    worth = found.worth * sample.chance.to(found.worth)
+    found = replace(found, weight=sample.weight.float(), worth=worth, chance=sample.chance, count=count)
     learned = learn(found, size, how, seed)
     root = None if metric is None else metric_factor(metric, sample.matrix.shape[1]).float()
     axes = learned.basis

@@ -96,7 +96,7 @@ def code_table(
     if not tried:
         raise InputError(
             f"need more bytes for a table of {matrix.shape[0]} x {matrix.shape[1]}, got {size:,}: pass at least "
-            f"{search.least:,}"
+            f"{rounded_bytes(search.basis.shape, 2) + FLOAT * matrix.shape[1] if how == 'rounding' else search.least:,}"
         )
     chosen, draft = min(tried, key=lambda one: one[0].error)
     told(f"coding with {chosen.coder}", 0.5)
