@@ -263,9 +263,8 @@ def model(path: Path, passes: dict[str, Any], whole: dict[str, Any]) -> dict[str
     times = {name: found["busy"] for name, found in passes["times"].items()}
     per_row = (times["dask_1"] - times["half_dask_1"]) / (rows / 2)
     fixed = max(0.0, 2 * times["half_dask_1"] - times["dask_1"])
-    other = (
-        max(0.0, whole["times"]["on_disk_one_thread"]["busy"] - 2 * per_row * rows) / rows
-    )  # the scan and the writing pass
+    rest = whole["times"]["on_disk_one_thread"]["busy"] - 2 * times["one_thread"]
+    other = rest / rows  # the scan and the last pass
     n, workers = CLUSTER["rows"], CLUSTER["workers"]
     tasks = -(-n // (FAN * parts_of((10**7, columns), torch.float32)[0].last))
     return {

@@ -13,7 +13,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+import torch
 
 from ellp.errors import InputError
 from ellp.rows import Merge, Sums
@@ -90,7 +93,9 @@ def visit(group: list[Part], task: Task, merge: Merge) -> Sums:
     found: Sums | None = None
     try:
         with one_thread():
-            for sums, _, _ in Threads(1, 1).visit(task, group, 0, merge):
+            for sums, _, _ in _hands(task.stored.source.shape[1], task.stored.source.dtype).visit(
+                task, group, 0, merge
+            ):
                 found = sums if found is None else merge(found, sums)
     except FileNotFoundError as error:
         raise InputError(
@@ -99,6 +104,12 @@ def visit(group: list[Part], task: Task, merge: Merge) -> Sums:
         ) from None
     assert found is not None
     return found
+
+
+@cache
+def _hands(columns: int, dtype: torch.dtype) -> Threads:
+    """One thread that computes and one that reads ahead, whose buffers a worker keeps from task to task."""
+    return Threads(1, 1)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ellp.rows import Merge, Sums
 from ellp.scale.ondisk import Task
-from ellp.scale.parts import Part
+from ellp.scale.parts import Part, part_rows
 
 
 class Workers(Protocol):
@@ -45,7 +45,7 @@ class Threads:
     def visit(self, task: Task, parts: Sequence[Part], done: int, merge: Merge) -> Iterator[tuple[Sums, int, int]]:
         slots = threading.Semaphore(self.computing)
         source = task.stored.source
-        size = max(part.last - part.first for part in parts)
+        size = max(part_rows(source.shape[1], source.dtype), *(part.last - part.first for part in parts), 0)
 
         def visit(part: Part) -> Sums:
             try:
