@@ -81,7 +81,7 @@ def test_a_few_very_long_rows_are_not_overlooked() -> None:
     table[5990:] *= 500
     found = code_table(table, table.numel() // 4)
     assert found.chosen.error == pytest.approx(found.error, rel=0.7)
-    assert found.error < 1e-3
+    assert found.error < 0.01
 
 
 def test_rows_that_weigh_nothing_may_be_anything() -> None:
