@@ -268,7 +268,7 @@ def test_the_infinite_power_survives_json() -> None:
         ({"keep": 0.5, "kepp": 1}, "kepp"),
         ({"keep": 0.5, "format": 99}, "upgrade"),
         ({}, "keep"),
-        ({"keep": 0.5, "rank": 3}, "exactly one"),
+        ({"keep": 0.5, "rank": 3}, "at most one"),
         ({"keep": 1.5}, "share"),
         ({"keep": 0.0}, "share"),
         ({"rank": 0}, "rank"),

@@ -294,7 +294,7 @@ def test_calibration_needs_batches() -> None:
     ("settings", "told"),
     [
         ({}, "one of keep, rank, bytes and size"),
-        ({"keep": 0.5, "rank": 3}, "exactly one of keep and rank"),
+        ({"keep": 0.5, "rank": 3}, "at most one of keep and rank"),
         ({"keep": 0.0}, "share"),
         ({"keep": 1.5}, "share"),
         ({"keep": float("nan")}, "share"),
