@@ -48,7 +48,7 @@ def paired_drops(
 
     >>> from ellp.tasks.glue import TASKS
     >>> examples = Examples([("text",)] * 100, np.ones(100))
-    >>> paired_drops(TASKS["sst2"], examples, np.ones(100), np.zeros(100)).mean()
+    >>> float(paired_drops(TASKS["sst2"], examples, np.ones(100), np.zeros(100)).mean())
     100.0
     """
     generator = np.random.default_rng(seed)
