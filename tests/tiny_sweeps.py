@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -72,5 +73,6 @@ def without_times(cells: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
-    """The command in a process of its own."""
-    return subprocess.Popen([*ELLP, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """The command in a process of its own, on one thread like the tests: sums depend on how many there are."""
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*ELLP, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=alone)
