@@ -1,8 +1,9 @@
 """The part ``sweep`` of ``evaluate.py``: a whole sweep, and what its cells take when they are measured one by one.
 
-Both are commands as a user runs them, on the same machine in the same run. One by one means ``ellp compress`` and then
+Both are commands as a user runs them. One by one means ``ellp compress`` and then
 ``ellp evaluate SMALL --against DENSE`` for every cell; that is timed on one cell a task (the sweep has 24), and only
-``evaluate`` counts in the headline, as a sweep does not write compressed models.
+``evaluate`` counts in the headline, as a sweep does not write compressed models. These have one thread, as the processes
+of the sweep: two that wait for each other on a busy machine would only seem to work more.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ ELLP = [sys.executable, "-c", "from ellp.cli import main; main()"]
 Row = dict[str, Any]
 
 
-def ran(*words: str) -> dict[str, float]:
-    """Wall time of a command, and the processor time of it and its processes."""
+def ran(*words: str, **settings: str) -> dict[str, float]:
+    """Wall time of a command in an environment with ``settings``, and the processor time of it and its processes."""
     print("sweep:", *words[:2], "...", file=sys.stderr, flush=True)
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([*ELLP, *words], check=True, capture_output=True)
+    subprocess.run([*ELLP, *words], check=True, capture_output=True, env=os.environ | settings)
     spent, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"seconds": spent, "processor": used}
@@ -53,9 +54,9 @@ def sweep_rows(data: Path, adapters: Path, kept: Path | None = None) -> list[Row
         for task in TASKS:
             small, adapter = f"{folder}/{task}", str(adapters / task)
             plain = ["--keep", str(SAMPLE), "--importance", "uniform", "--no-sensitivity"]
-            made = ran("compress", adapter, "--base", "demo", *plain, "-o", small)
+            made = ran("compress", adapter, "--base", "demo", *plain, "-o", small, OMP_NUM_THREADS="1")
             common = ["--task", task, "--data", str(data), "--base", "demo"]
-            spent = ran("evaluate", small, "--against", adapter, *common)
+            spent = ran("evaluate", small, "--against", adapter, *common, OMP_NUM_THREADS="1")
             count = sum(cell["task"] == task for cell in cells)
             rows.append({"what": task, "cells": count, "compress": made} | spent)
     return rows
