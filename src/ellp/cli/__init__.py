@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -37,7 +38,11 @@ for verb in (compress, inspect, evaluate, sweep, report, reproduce, finetune, fa
 
 
 def main() -> None:
-    """Run the command line; a failure the user can mend is one line on stderr and exit code 2."""
+    """Run the command line; a failure the user can mend is one line on stderr and exit code 2.
+
+    Threads that wait for each other sleep: on cores shared with other work, spinning costs ten times the work itself.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read by OpenMP when torch is first imported
     try:
         raise SystemExit(app(standalone_mode=False) or 0)
     except typer.Abort:
