@@ -1,9 +1,9 @@
 """The part ``sweep`` of ``evaluate.py``: a whole sweep, and what its cells take when they are measured one by one.
 
-Both are commands as a user runs them. One by one means ``ellp compress`` and then ``ellp evaluate SMALL --against DENSE``
-for every cell; that is timed on one cell a task (the sweep has 24), and only ``evaluate`` counts in the headline, as a
-sweep does not write compressed models. These have one thread, as the processes of the sweep: two that wait for each
-other on a busy machine would only seem to work more.
+Both are commands as a user runs them. One by one means ``ellp compress`` and then
+``ellp evaluate SMALL --against DENSE`` for every cell; that is timed on one cell a task (the sweep has 24), and only
+``evaluate`` counts in the headline, as a sweep does not write compressed models. These have one thread, as the
+processes of the sweep: two that wait for each other on a busy machine would only seem to work more.
 """
 
 from __future__ import annotations
